@@ -638,17 +638,6 @@ typedef struct memo_shape {
 } memo_shape;
 #define MEMO_SHAPES_MAX 16
 
-/* Bytes outside of the session that a micro-batch changes and that matter afterwards: gradients
- * that add up, a loss, the state of a generator.  They are memory of the device, or of the host if
- * the calling thread computes.  memo_session_verify compares them. */
-typedef struct memo_session_output {
-    const char* name; /* shown in messages; borrowed, as the bytes are */
-    void* address;
-    int64_t size_bytes;
-    memo_type type;   /* of its numbers */
-    int32_t n_layers; /* equal parts, one of each layer, as in (L, C, C); 0: it is of no layer */
-} memo_session_output;
-
 typedef struct memo_step_plan memo_step_plan;
 
 typedef struct memo_session_desc {
@@ -786,34 +775,22 @@ typedef struct memo_session_desc {
     /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
      * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
      * again when its backward begins.  Buffers lie between guards, too, and are NaN before their
-     * life and after it, as is an EDGE in slices before the trainer writes it.  States change only
-     * in passes that may write to them.  The first difference is an error that names layer, tensor,
-     * row, buffer or state, and the likely cause.  One layer of each kind recomputes every tensor
-     * once, whatever the plan, logs the least tile_rows that gives the bits, and must not change
-     * `outputs`.  A forward alone must not change the norm.  Beside the budgets a checked session
-     * takes three layers of device memory, two of host memory, four times the bytes of
-     * MEMO_OWNER_MICRO_BATCH, and 8 bytes for each row of each tensor of each layer; on a GPU,
-     * which hashes rows itself, 24 bytes more for each row of a layer.  It waits in every layer. */
+     * life and after it, as is an EDGE in slices before the trainer writes it.  States lie between
+     * guards in each visit, elsewhere than in the visit before; they change only in passes that may
+     * write to them, and those that an update makes are NaN before, as are values behind
+     * values_bytes.  The first difference is an error that names layer, tensor, row, buffer or
+     * state, and the likely cause.  One layer of each kind recomputes every tensor once, whatever
+     * the plan, and logs the least tile_rows that gives the bits.  memo_session_watch
+     * (extras/memo_check.h) adds bytes of the trainer.  Beside the budgets a checked session takes
+     * three layers of device memory, two of host memory, four times the bytes of
+     * MEMO_OWNER_MICRO_BATCH, three times the states of a layer, of FIRST and of LAST, and 8 bytes
+     * for each row of each tensor of each layer; on a GPU, which hashes rows itself, 24 bytes more
+     * for each row of a layer.  It waits in every layer. */
     int32_t is_checked;
     /* 1: the shortage of a plan has what this plan lacks; no budgets are tried.  Sooner by ten to a
      * hundred plans, for those who ask whether one of many sizes fits. */
     int32_t is_unadvised;
     memo_log log; /* a line for each phase; NULL, but with MEMO_CHECK=1: to stderr */
-
-    /* --- memo_session_verify --- */
-    /* It runs micro-batches that do not train, and compares these bytes, which have their values
-     * again afterwards. */
-    const memo_session_output* outputs;
-    int32_t n_outputs;
-    /* Optional: called with 1 before each micro-batch of memo_session_verify, with 0 after it.  The
-     * trainer takes care of what `outputs` does not list.  It may leave out its communication
-     * between the two. */
-    void (*verifying)(void* user, memo_session* session, int32_t begins);
-    /* Optional: the norm of all gradients, or another number that follows from all bytes that the
-     * update reads, and is the same for the same bytes.  memo_session_verify calls it before each
-     * micro-batch, and when the outputs have their bytes again.  Another number is an error:
-     * `outputs` lacks bytes.  The function waits for its own work. */
-    double (*norm)(void* user);
 } memo_session_desc;
 
 /* A plan of a shape's micro-batch: data, without a device.  swap, trace, addresses, times and the
@@ -6982,15 +6959,26 @@ typedef struct memoi_checked {
     int32_t n_trained; /* micro-batches with a backward, without an error */
     int32_t is_moved;  /* 1: slots and halves have changed places */
     uint64_t* states;  /* (engine's layers, n_states): hashes, MEMOI_HASH_ZERO, or 0: not known */
-    uint64_t* outputs; /* (n_outputs): hashes before recomputation is tested */
-    double norm;       /* before a forward alone */
-    int32_t n_updated; /* layers that this update has changed */
-    int32_t n_missed;  /* 1 + the engine's layer that it has not, though its gradients are not 0 */
-    char* memory;      /* of buffers, on the device */
+    /* Of the states of open visits, with guards, on the device: two halves, which take turns. */
+    char* states_memory;
+    int64_t states_bytes; /* of a half */
+    int64_t guard_bytes;  /* behind each state */
+    int64_t* states_at;   /* (n_states): where a state lies, in either half by turns */
+    int32_t* lies_of;     /* (n_states): 1 + the engine's layer whose state lies there; 0: none */
+    int is_swept;         /* all else there is poison */
+    int32_t n_updated;    /* layers that this update has changed */
+    int32_t n_missed; /* 1 + the engine's layer that it has not, though its gradients are not 0 */
+    char* memory;     /* of buffers, on the device */
     int64_t memory_bytes, n_buffers;
     memoi_checked_buffer* buffers; /* of this micro-batch, in the order of their requests */
     memob_arrays arrays;           /* offsets, hashes, buffers */
 } memoi_checked;
+
+/* What a watcher of a checked session is told of, when it begins and when it ends. */
+typedef enum memob_watched {
+    MEMOB_WATCH_RECOMPUTATION, /* of every tensor of a step, whatever the plan */
+    MEMOB_WATCH_FORWARD_ALONE  /* a micro-batch without a backward */
+} memob_watched;
 
 /* Calls of states between two micro-batches. */
 typedef enum memoi_states_call {
@@ -7090,6 +7078,9 @@ struct memo_session {
     int is_running;        /* between begin and end */
 
     memoi_checked checked;
+    /* Of extras/memo_check.h, which keeps what `watcher` points to in `kept`; NULL: none. */
+    void (*watch)(memo_session* s, memob_watched what, int32_t step, int is_end);
+    void* watcher;
 
     /* Times: (n_steps of the longest shape, MEMOI_SPANS_MAX, repetitions), then the median in the
      * first.  NULL: nothing is timed. */
@@ -7218,6 +7209,7 @@ MEMOI void memoi_session_put_values(memo_session* s, int of, const void* values,
     char* bytes = s->values[of].bytes;
     if (n_bytes) memmove(bytes, values, (size_t)n_bytes);
     memset(bytes + n_bytes, 0, sizeof s->values[of].bytes - (size_t)n_bytes);
+    if (s->desc.is_checked) memob_poison(bytes + n_bytes, MEMO_BATCH_VALUES_MAX - n_bytes);
 }
 
 /* Makes a shape the current one. */
@@ -7273,7 +7265,7 @@ MEMOI const memob_swap_place* memoi_session_place(const memo_session* s, int32_t
 }
 
 /* The layer of a step of this turn, or of a step with its number in another place. */
-MEMOI int32_t memoi_session_layer(const memo_session* s, int32_t step) {
+MEMOI int32_t memob_session_layer(const memo_session* s, int32_t step) {
     return s->first_layer + step % s->n_turn_steps / s->n_slices;
 }
 /* The first step of a layer of this turn. */
@@ -7389,7 +7381,7 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
 /* --- the first training steps are timed --- */
 
 /* Micro-batches of a planned step, or groups of them, or all of an order. */
-MEMOI int32_t memoi_session_n_rounds(const memo_session* s) {
+MEMOI int32_t memob_session_n_rounds(const memo_session* s) {
     return (int32_t)memob_max(s->desc.micro_batches / memoi_session_n_group(s), 1);
 }
 
@@ -7415,7 +7407,7 @@ MEMOI void memoi_session_end_step(memo_session* s, int may_plan) {
 MEMOI int memoi_session_time_begin(memo_session* s) {
     memoi_timing* t = &s->timing;
     if (t->plan && !s->batch.is_forward_only && !s->next_turn) {
-        const int begins = t->n_batches && t->n_batches % memoi_session_n_rounds(s) == 0;
+        const int begins = t->n_batches && t->n_batches % memob_session_n_rounds(s) == 0;
         if (begins && !memoi_session_is_told(s)) memoi_session_end_step(s, 1);
         if (++t->n_batches == 64 && !t->n_ended && memoi_session_is_told(s))
             memob_session_log(s, "session: it plans by the times of steps when it knows their end: "
@@ -7484,7 +7476,6 @@ static const memob_value memoi_session_own[] = {
     MEMOI_NUMBER(INT64, host_bytes, 0, MEMOB_BYTES_MAX),
     MEMOI_NUMBER(INT64, disk_bytes, 0, MEMOB_BYTES_MAX),
     MEMOI_NUMBER(INT64, reserve_bytes, 0, MEMOB_BYTES_MAX),
-    MEMOI_NUMBER(INT32, n_outputs, 0, INT32_MAX),
     MEMOI_NUMBER(INT32, update_on, 0, MEMO_N_UPDATES - 1)};
 static const memob_value memoi_session_alike[] = {
     MEMOI_NUMBER(INT32, n_tensors, 1, MEMO_PROFILE_TENSORS_MAX),
@@ -7515,8 +7506,7 @@ enum {
     DO(order, n_order, memo_turn)                                                                  \
     DO(shapes, n_shapes, memo_shape)                                                               \
     DO(buffers, n_buffers, memo_session_buffer)                                                    \
-    DO(states, n_states, memo_state)                                                               \
-    DO(outputs, n_outputs, memo_session_output)
+    DO(states, n_states, memo_state)
 
 /* 1: the policy is the best alpha, to be found. */
 MEMOI int memoi_session_is_alpha(const memo_session_desc* desc) {
@@ -7754,13 +7744,6 @@ MEMOI memo_status memoi_session_check_tables(const memo_session_desc* desc, memo
     if (missing)
         return MEMOB_INVALID(error, "memo_session_desc.%s: NULL; set the table, or its length to 0",
                              missing);
-    for (int32_t t = 0; t < desc->n_outputs; t++)
-        if (!desc->outputs[t].address || desc->outputs[t].size_bytes < 0 ||
-            desc->outputs[t].size_bytes > MEMOB_BYTES_MAX / desc->n_outputs)
-            return MEMOB_INVALID(error,
-                                 "memo_session_desc.outputs[%d]: `%.40s` has no address, or a "
-                                 "wrong size_bytes; state where a micro-batch writes it",
-                                 (int)t, memob_session_name(desc->outputs[t].name));
     for (int32_t t = 0; t < desc->n_shapes; t++) {
         snprintf(shape, sizeof shape, "memo_session_desc.shapes[%d]", (int)t);
         if (memob_check_integer(shape, "n_rows", desc->shapes[t].n_rows, 1, desc->n_rows, error))
@@ -8533,6 +8516,9 @@ MEMOI memo_session* memoi_session_make(const memo_session_desc* desc, const memo
  * or none. */
 #define MEMOI_HASH_ZERO 1 /* all bytes are 0 */
 
+#define MEMOI_GUARD       512
+#define MEMOI_SWEPT_BYTES 4096 /* that one thread of a device looks at */
+
 /* 0: the session has failed; so say the other functions of a checked session. */
 MEMOI int memoi_checked_copy(memo_session* s, char* on_device, char* on_host, int64_t n_bytes,
                              int is_back) {
@@ -8540,7 +8526,62 @@ MEMOI int memoi_checked_copy(memo_session* s, char* on_device, char* on_host, in
                                                  n_bytes, is_back, &s->call_error));
 }
 
-MEMOI uint64_t memoi_checked_hash(memo_session* s, char* address, int64_t size_bytes, int on_host) {
+/* Leaves in c->found what rows of the session's device memory hold, and waits. */
+MEMOI int memoi_checked_view(memo_session* s, char* bytes, int64_t row_bytes, int64_t n_rows) {
+    memoi_checked* c = &s->checked;
+    char* image = c->image + (uintptr_t)bytes % 8;
+    memo_status status;
+    MEMO_ASSERT(n_rows * row_bytes <= c->slot_bytes); /* 3 */
+    if (n_rows <= 0) return 1;
+    if (c->seen) {
+        status = s->device->inspect(s->device->context, c->stream, bytes, row_bytes, n_rows,
+                                    c->seen, &s->call_error);
+        if (!memoi_session_is_ok(s, status)) return 0;
+        return memoi_checked_copy(s, (char*)c->seen, (char*)c->found,
+                                  n_rows * (int64_t)sizeof *c->found, 0);
+    }
+    if (!memoi_checked_copy(s, bytes, image, n_rows * row_bytes, 0)) return 0;
+    for (int64_t row = 0; row < n_rows; row++)
+        c->found[row] = memob_row_content(image + row * row_bytes, row_bytes);
+    return 1;
+}
+
+/* Fills bytes of the session's memory with poison.  A part comes from the host, and doubles. */
+MEMOI void memoi_checked_fill(memo_session* s, char* bytes, int64_t n_bytes) {
+    const memoi_checked* c = &s->checked;
+    int64_t at = memob_min(n_bytes, memob_min(c->slot_bytes, 1 << 20) / 8 * 8), n;
+    char* image;
+    if (!c->slots || n_bytes <= 0 || s->error.status) return;
+    image = c->image + (uintptr_t)bytes % 8;
+    memob_poison(image, at);
+    if (!memoi_checked_copy(s, bytes, image, at, 1)) return;
+    for (; at < n_bytes && !s->error.status; at += n) {
+        n = memob_min(at, n_bytes - at);
+        (void)memoi_session_is_ok(s, memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE,
+                                               bytes + at, bytes, n, &s->call_error));
+    }
+    if (!s->error.status)
+        (void)memoi_session_is_ok(s, memo_stream_synchronize(s->device, c->stream, &s->call_error));
+}
+
+/* Returns how many of the first bytes of the session's memory are poison. */
+MEMOI int64_t memoi_checked_sweep(memo_session* s, char* bytes, int64_t n_bytes) {
+    const memoi_checked* c = &s->checked;
+    int64_t at = 0, n, n_rows, row_bytes;
+    for (; c->slots && at < n_bytes && !s->error.status; at += n) {
+        n = memob_min(n_bytes - at, c->slot_bytes);
+        row_bytes = memob_min(n, MEMOI_SWEPT_BYTES);
+        n_rows = n / row_bytes;
+        n = n_rows * row_bytes;
+        if (!memoi_checked_view(s, bytes + at, row_bytes, n_rows)) break;
+        for (int64_t row = 0; row < n_rows; row++)
+            if (c->found[row].n_poisoned < row_bytes)
+                return at + row * row_bytes + c->found[row].n_poisoned;
+    }
+    return n_bytes;
+}
+
+MEMOI uint64_t memob_checked_hash(memo_session* s, char* address, int64_t size_bytes, int on_host) {
     const memoi_checked* c = &s->checked;
     uint64_t hash = 0;
     int64_t n;
@@ -8554,11 +8595,18 @@ MEMOI uint64_t memoi_checked_hash(memo_session* s, char* address, int64_t size_b
     }
     return is_zero ? MEMOI_HASH_ZERO : hash | 2;
 }
+/* Where a state lies: during a visit in memory of the checked session. */
+MEMOI void* memoi_checked_state_address(const memo_session* s, int32_t layer, int32_t i) {
+    const memoi_checked* c = &s->checked;
+    return c->slots && c->lies_of[i] == layer + 1 ? c->states_memory + c->states_at[i]
+                                                  : memob_states_get_address(s->states, layer, i);
+}
+
 MEMOI uint64_t memoi_checked_hash_state(memo_session* s, int32_t layer, int32_t i, int on_host) {
     char* address = (char*)(on_host ? memob_states_get_host_address(s->states, layer, i)
-                                    : memob_states_get_address(s->states, layer, i));
+                                    : memoi_checked_state_address(s, layer, i));
     if (on_host) (void)memoi_session_is_ok(s, memob_states_synchronize(s->states, &s->call_error));
-    return memoi_checked_hash(s, address, s->desc.states[i].size_bytes, on_host);
+    return memob_checked_hash(s, address, s->desc.states[i].size_bytes, on_host);
 }
 
 /* What a checked session sees of a layer's states when a pass begins, or is about to end. */
@@ -8632,6 +8680,122 @@ MEMOI const char* memoi_checked_missed(memo_session* s, memoi_checked_glance* vi
            "change; update each layer";
 }
 
+#define MEMOI_GUARD_BYTE 0x3f /* a number in every type: a NaN would hide what is added to it */
+
+MEMOI int64_t memoi_checked_guard_bytes(const memo_session* s, int32_t i) {
+    const int64_t size_bytes = s->desc.states[i].size_bytes;
+    return memob_align_up(size_bytes, MEMOI_GUARD) - size_bytes + s->checked.guard_bytes;
+}
+
+/* The first state whose guard is not whole; -1: none. */
+MEMOI int32_t memoi_checked_overrun(memo_session* s, uint32_t used) {
+    const memoi_checked* c = &s->checked;
+    int64_t at = 0, n;
+    for (; used && !s->error.status; used &= used - 1) {
+        const int32_t i = __builtin_ctz(used);
+        char* guard = c->states_memory + c->states_at[i] + s->desc.states[i].size_bytes;
+        const int64_t n_bytes = memoi_checked_guard_bytes(s, i);
+        for (at = 0; at < n_bytes && !s->error.status; at += n) {
+            n = memob_min(n_bytes - at, c->slot_bytes);
+            if (!memoi_checked_copy(s, guard + at, c->image, n, 0)) return -1;
+            for (int64_t k = 0; k < n; k++)
+                if (c->image[k] != MEMOI_GUARD_BYTE) return i;
+        }
+    }
+    return -1;
+}
+
+/* 1: eight bytes of a state are poison, or numbers are made of poison. */
+MEMOI int memoi_checked_is_poisoned(memo_session* s, char* bytes, int64_t n_bytes) {
+    const memoi_checked* c = &s->checked;
+    int64_t n;
+    for (int64_t at = 0; at < n_bytes; at += n) {
+        n = memob_min(n_bytes - at, c->slot_bytes / 8 * 8);
+        if (!memoi_checked_copy(s, bytes + at, c->image, n, 0)) return 0;
+        if (memob_row_content(c->image, n).is_of_poison) return 1;
+        for (int64_t k = 0; k + 8 <= n; k += 8)
+            if (memob_row_content(c->image + k, 8).n_poisoned == 8) return 1;
+    }
+    return 0;
+}
+
+/* A visit finds its states between guards, and elsewhere than the visit before.  What an update
+ * makes anew is poison before.  Returns what is wrong; NULL: nothing, or the session has failed. */
+MEMOI const char* memoi_checked_take_states(memo_session* s, memoi_checked_glance* view) {
+    memoi_checked* c = &s->checked;
+    uint32_t used = memob_states_used(s->states, view->pass, view->layer);
+    if (!c->is_swept) memoi_checked_fill(s, c->states_memory, 2 * c->states_bytes);
+    c->is_swept = 1;
+
+    for (; used && !s->error.status; used &= used - 1) {
+        const int32_t i = view->blamed = __builtin_ctz(used);
+        const int64_t size_bytes = s->desc.states[i].size_bytes;
+        const int64_t guard_bytes = memoi_checked_guard_bytes(s, i);
+        const int is_made =
+            view->pass == MEMOB_UPDATE && !s->is_filling && s->states->made >> i & 1;
+        char* at = c->states_memory +
+                   (c->states_at[i] = (c->states_at[i] + c->states_bytes) % (2 * c->states_bytes));
+        memo_status status;
+        if (memoi_checked_sweep(s, at, size_bytes + guard_bytes) < size_bytes + guard_bytes)
+            return "something has written to where it lay in an earlier visit; take its address "
+                   "anew in each visit";
+        if (s->error.status) break;
+
+        status = memo_fill(s->device, c->stream, at + size_bytes, MEMOI_GUARD_BYTE, guard_bytes,
+                           &s->call_error);
+        if (!status && !is_made)
+            status = memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE, at,
+                               memob_states_get_address(s->states, view->layer, i), size_bytes,
+                               &s->call_error);
+        if (!status) status = memo_stream_synchronize(s->device, c->stream, &s->call_error);
+        (void)memoi_session_is_ok(s, status);
+        c->lies_of[i] = view->layer + 1;
+    }
+    return NULL;
+}
+
+/* What a visit has written goes back.  Who kept an address finds poison. */
+MEMOI void memoi_checked_return_states(memo_session* s, const memoi_checked_glance* view) {
+    memoi_checked* c = &s->checked;
+    const uint32_t written[] = {0, s->states->gradients, s->states->updated}; /* by pass */
+    uint32_t used = memob_states_used(s->states, view->pass, view->layer);
+    for (; used && !s->error.status; used &= used - 1) {
+        const int32_t i = __builtin_ctz(used);
+        const int64_t size_bytes = s->desc.states[i].size_bytes;
+        char* at = c->states_memory + c->states_at[i];
+        memo_status status = MEMO_STATUS_OK;
+        c->lies_of[i] = 0;
+        if (written[view->pass] >> i & 1)
+            status = memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE,
+                               memob_states_get_address(s->states, view->layer, i), at, size_bytes,
+                               &s->call_error);
+        if (memoi_session_is_ok(s, status))
+            memoi_checked_fill(s, at, size_bytes + memoi_checked_guard_bytes(s, i));
+    }
+}
+
+/* Where a visit ends: has a state been written behind, or made of what has no value?  NULL: no. */
+MEMOI const char* memoi_checked_harm(memo_session* s, memoi_checked_glance* view) {
+    uint32_t used = memob_states_used(s->states, view->pass, view->layer);
+    const int32_t i = memoi_checked_overrun(s, used);
+    if (i >= 0) {
+        view->blamed = i;
+        return "something writes behind it; its size_bytes is too small";
+    }
+    used &= view->pass == MEMOB_UPDATE && !s->is_filling ? s->states->updated : 0;
+    for (; used && !s->error.status; used &= used - 1) {
+        view->blamed = __builtin_ctz(used);
+        if (memoi_checked_is_poisoned(s,
+                                      s->checked.states_memory + s->checked.states_at[view->blamed],
+                                      s->desc.states[view->blamed].size_bytes))
+            return "the update computes it from bytes without a value: of a MEMO_STATE_MADE state, "
+                   "which it must write and not read, of an address kept from another visit, of a "
+                   "tensor or buffer that has ended, or behind memo_batch.values_bytes; or it "
+                   "leaves bytes of a MADE state out";
+    }
+    return NULL;
+}
+
 /* A layer has begun a pass, or is about to end it. */
 MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
     static const char* const names[] = {"forward", "backward", "update"};
@@ -8644,10 +8808,14 @@ MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int
     uint32_t visited;
     if (!s->checked.slots) return;
     visited = memoi_checked_visited(s, &view);
+    if (is_end) why = memoi_checked_harm(s, &view);
     for (; visited && !why; visited &= visited - 1)
         why = memoi_checked_state(s, &view, __builtin_ctz(visited));
     if (s->error.status) return;
     if (!why) why = memoi_checked_missed(s, &view);
+    if (!why && !is_end) why = memoi_checked_take_states(s, &view);
+    if (!why && is_end) memoi_checked_return_states(s, &view);
+    if (s->error.status) return;
     if (why)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
                            "checked session: layer %d, state `%.32s`, %s: %s", (int)view.layer - 1,
@@ -8685,7 +8853,7 @@ void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state
         ((s->states->updated | s->states->gradients) >> state & 1))
         return memob_states_get_host_address(s->states, layer + 1, state);
     there = of->open_pass ? memob_states_used(s->states, of->open_pass - 1, layer + 1) : 0;
-    if (there >> state & 1) return memob_states_get_address(s->states, layer + 1, state);
+    if (there >> state & 1) return memoi_checked_state_address(s, layer + 1, state);
     if (of->has >> state & 1) memoi_session_lacks_state((memo_session*)(uintptr_t)s, layer, state);
     return NULL;
 }
@@ -8767,8 +8935,11 @@ MEMOI int memoi_session_abandon_states(memo_session* s) {
         s->call_error = lost;
         (void)memoi_session_is_ok(s, status);
     }
-    if (s->checked.states)
+    if (s->checked.states) {
         memset(s->checked.states, 0, (size_t)n_states * sizeof *s->checked.states);
+        memset(s->checked.lies_of, 0, (size_t)s->desc.n_states * sizeof *s->checked.lies_of);
+        s->checked.is_swept = 0;
+    }
     return status != MEMO_STATUS_OK;
 }
 
@@ -9096,7 +9267,7 @@ memo_status memo_session_write_state(memo_session* s, int32_t layer, int32_t sta
 }
 
 /* --- >>session checked ---
- * Knows: tensors, buffers and outputs of a checked session, where the engine has their rows, and
+ * Knows: tensors and buffers of a checked session, where the engine has their rows, and
  * which rows are recomputed.  Knows nothing of when rows move, and of how a plan is found.
  *
  * Two layers are open at most, so a checked session computes in two *slots* beside the engine's
@@ -9118,8 +9289,7 @@ memo_status memo_session_write_state(memo_session* s, int32_t layer, int32_t sta
  * 3. The image of a slot has room for the bytes that are looked at.
  * 4. A buffer and as many bytes behind it lie in a half; the list has room for each. */
 
-#define MEMOI_GUARD       512
-#define MEMOI_SWEPT_BYTES 4096 /* that one thread of a device looks at */
+#define MEMOI_STATE_GUARD (1 << 20) /* at most */
 #define MEMOI_HANDS_ON                                                                             \
     "a layer hands rows on in a buffer of the trainer, which the next layer copies into its own "  \
     "tensor"
@@ -9158,6 +9328,23 @@ MEMOI void memoi_checked_destroy(memo_session* s) {
     memset(c, 0, sizeof *c);
 }
 
+/* States of open visits lie beside each other, with guards.  Returns how many bytes they take, with
+ * room for what is written behind the last guard. */
+MEMOI int64_t memoi_checked_place_states(memo_session* s) {
+    memoi_checked* c = &s->checked;
+    int64_t at = 0, most = 0;
+    for (int32_t i = 0; i < s->desc.n_states; i++)
+        most = memob_max(most, s->desc.states[i].size_bytes);
+    most = memob_align_up(most, MEMOI_GUARD);
+    c->guard_bytes = memob_min(most, MEMOI_STATE_GUARD);
+    for (int32_t i = 0; i < s->desc.n_states; i++) {
+        c->states_at[i] = at;
+        at += memob_align_up(s->desc.states[i].size_bytes, MEMOI_GUARD) + c->guard_bytes;
+    }
+    c->states_bytes = at;
+    return 2 * at + most;
+}
+
 /* Takes three layers and four times the buffers on the device, and two layers pinned, beside the
  * budgets.  If times are known, another plan was open, whose addresses the trainer may
  * have kept. */
@@ -9166,7 +9353,7 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
     const int32_t n = s->desc.n_tensors;
     memob_engine* e = &c->engine;
     memo_status status;
-    int64_t at = MEMOI_GUARD, n_requests = 0, n_found, found_bytes;
+    int64_t at = MEMOI_GUARD, n_requests = 0, n_found, found_bytes, states_bytes, device_bytes;
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         const memo_step_plan* plan = s->parts[k].plan;
         n_requests = memob_max(n_requests, plan->addresses->n_buffers);
@@ -9181,7 +9368,8 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
     c->hashes = MEMOB_ARRAY(&c->arrays, uint64_t, s->most_steps * c->most_rows * n);
     c->states =
         MEMOB_ARRAY(&c->arrays, uint64_t, (int64_t)s->states_desc.n_layers * s->desc.n_states);
-    c->outputs = MEMOB_ARRAY(&c->arrays, uint64_t, s->desc.n_outputs);
+    c->states_at = MEMOB_ARRAY(&c->arrays, int64_t, s->desc.n_states);
+    c->lies_of = MEMOB_ARRAY(&c->arrays, int32_t, s->desc.n_states);
     if (c->arrays.failed) return memob_no_memory(error, "the hashes of a checked session");
 
     for (int32_t t = 0; t < n; t++) {
@@ -9201,9 +9389,10 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
     if (!found_bytes) c->found = MEMOB_ARRAY(&c->arrays, memo_row_content, n_found);
     if (c->arrays.failed) return memob_no_memory(error, "the rows of a checked session");
 
+    states_bytes = memoi_checked_place_states(s);
+    device_bytes = 3 * at + c->memory_bytes + found_bytes + states_bytes;
     memob_engine_begin(e, s->device, NULL, 0, NULL, NULL);
-    status = memob_engine_acquire(e, "", 3 * at + c->memory_bytes + found_bytes,
-                                  at + MEMOI_GUARD + found_bytes, error);
+    status = memob_engine_acquire(e, "", device_bytes, at + MEMOI_GUARD + found_bytes, error);
     c->stream = s->desc.compute_stream;
     if (!status && s->desc.computes_on_host) {
         status = memob_engine_take_streams(e, MEMOB_STREAM_TO_HOST, error);
@@ -9216,69 +9405,15 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
             error, status,
             "a checked session takes %lld bytes of the device beside device_bytes; lower "
             "device_bytes, or set is_checked and MEMO_CHECK to 0",
-            (long long)(3 * at + c->memory_bytes + found_bytes));
+            (long long)device_bytes);
     if (status) return status;
     c->slots = e->memory.device;
     c->memory = c->slots + (c->memory_bytes ? 3 : 2) * at;
+    c->states_memory = c->slots + device_bytes - states_bytes;
     if (!found_bytes) return status;
     c->found = (memo_row_content*)(void*)(c->image + at + MEMOI_GUARD);
     c->seen = (memo_row_content*)(void*)(e->memory.device + 3 * at + c->memory_bytes);
     return status;
-}
-
-/* Leaves in c->found what rows of the session's device memory hold, and waits. */
-MEMOI int memoi_checked_view(memo_session* s, char* bytes, int64_t row_bytes, int64_t n_rows) {
-    memoi_checked* c = &s->checked;
-    char* image = c->image + (uintptr_t)bytes % 8;
-    memo_status status;
-    MEMO_ASSERT(n_rows * row_bytes <= c->slot_bytes); /* 3 */
-    if (n_rows <= 0) return 1;
-    if (c->seen) {
-        status = s->device->inspect(s->device->context, c->stream, bytes, row_bytes, n_rows,
-                                    c->seen, &s->call_error);
-        if (!memoi_session_is_ok(s, status)) return 0;
-        return memoi_checked_copy(s, (char*)c->seen, (char*)c->found,
-                                  n_rows * (int64_t)sizeof *c->found, 0);
-    }
-    if (!memoi_checked_copy(s, bytes, image, n_rows * row_bytes, 0)) return 0;
-    for (int64_t row = 0; row < n_rows; row++)
-        c->found[row] = memob_row_content(image + row * row_bytes, row_bytes);
-    return 1;
-}
-
-/* Fills bytes of the session's memory with poison.  A part comes from the host, and doubles. */
-MEMOI void memoi_checked_fill(memo_session* s, char* bytes, int64_t n_bytes) {
-    const memoi_checked* c = &s->checked;
-    int64_t at = memob_min(n_bytes, memob_min(c->slot_bytes, 1 << 20) / 8 * 8), n;
-    char* image;
-    if (!c->slots || n_bytes <= 0 || s->error.status) return;
-    image = c->image + (uintptr_t)bytes % 8;
-    memob_poison(image, at);
-    if (!memoi_checked_copy(s, bytes, image, at, 1)) return;
-    for (; at < n_bytes && !s->error.status; at += n) {
-        n = memob_min(at, n_bytes - at);
-        (void)memoi_session_is_ok(s, memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE,
-                                               bytes + at, bytes, n, &s->call_error));
-    }
-    if (!s->error.status)
-        (void)memoi_session_is_ok(s, memo_stream_synchronize(s->device, c->stream, &s->call_error));
-}
-
-/* Returns how many of the first bytes of the session's memory are poison. */
-MEMOI int64_t memoi_checked_sweep(memo_session* s, char* bytes, int64_t n_bytes) {
-    const memoi_checked* c = &s->checked;
-    int64_t at = 0, n, n_rows, row_bytes;
-    for (; c->slots && at < n_bytes && !s->error.status; at += n) {
-        n = memob_min(n_bytes - at, c->slot_bytes);
-        row_bytes = memob_min(n, MEMOI_SWEPT_BYTES);
-        n_rows = n / row_bytes;
-        n = n_rows * row_bytes;
-        if (!memoi_checked_view(s, bytes + at, row_bytes, n_rows)) break;
-        for (int64_t row = 0; row < n_rows; row++)
-            if (c->found[row].n_poisoned < row_bytes)
-                return at + row * row_bytes + c->found[row].n_poisoned;
-    }
-    return n_bytes;
 }
 
 /* Copies all rows but the recomputed between a slot and the engine's memory.  LAYER tensors are
@@ -9353,7 +9488,7 @@ MEMOI memo_status memoi_checked_blame(memo_session* s, int32_t step, int32_t t, 
     if (!why) why = guesses[is_new ? 2 : is_poison];
     return memo_error_set(&s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
                           "checked session: layer %d, tensor `%s`, row %lld: %s",
-                          (int)memoi_session_layer(s, step), s->steps->tensors[t].name,
+                          (int)memob_session_layer(s, step), s->steps->tensors[t].name,
                           (long long)(step % s->n_of_batch * s->steps->n_rows + row), why);
 }
 
@@ -9400,7 +9535,7 @@ MEMOI int memoi_checked_look(memo_session* s, int32_t step, memoi_checked_after 
             s, MEMO_STATUS_INVALID_ARGUMENT,
             "checked session: layer %d, tensor `%s`, row %lld: the %s wrote behind "
             "its %lld rows of %lld bytes; %s",
-            (int)memoi_session_layer(s, step), tensor->name, (long long)n_rows, names[after],
+            (int)memob_session_layer(s, step), tensor->name, (long long)n_rows, names[after],
             (long long)n_rows, (long long)tensor->row_bytes,
             memob_tensor_is_routed(s->steps, t)
                 ? "call memo_session_set_routed with all rows before they are written"
@@ -9425,7 +9560,7 @@ MEMOI int memoi_checked_look(memo_session* s, int32_t step, memoi_checked_after 
                 "cached address, bytes of a tensor that has ended, or a layer that lacks the "
                 "tensor; call memo_session_get_address each time, give such layers another kind, "
                 "and call memo_session_skip_layer if one is left out on purpose; " MEMOI_HANDS_ON,
-                (int)memoi_session_layer(s, step), s->steps->tensors[t].name);
+                (int)memob_session_layer(s, step), s->steps->tensors[t].name);
             return 0;
         }
         if (row == n) continue;
@@ -9528,7 +9663,7 @@ MEMOI int memoi_checked_keeps_bits(memo_session* s, int32_t step, int32_t t, int
     if (s->error.status) return 0;
     for (int32_t i = n_runs - 1; i >= 0; i--) {
         const int64_t begin = i * last / steps * tile_rows;
-        s->desc.recompute(s->desc.user, s, memoi_session_layer(s, step), t, begin,
+        s->desc.recompute(s->desc.user, s, memob_session_layer(s, step), t, begin,
                           memob_min(begin + tile_rows, n));
     }
 
@@ -9590,35 +9725,8 @@ MEMOI void memoi_checked_test_tiles(memo_session* s, int32_t step) {
     }
 }
 
-/* Does recomputation leave the outputs alone? */
-MEMOI void memoi_checked_outputs(memo_session* s, int32_t step, int is_end) {
-    for (int32_t i = 0; i < s->desc.n_outputs && !s->error.status; i++) {
-        const memo_session_output* output = &s->desc.outputs[i];
-        const uint64_t hash = memoi_checked_hash(s, (char*)output->address, output->size_bytes,
-                                                 s->desc.computes_on_host);
-        if (is_end && hash != s->checked.outputs[i] && !s->error.status)
-            MEMOI_SESSION_FAIL(
-                s, MEMO_STATUS_INVALID_ARGUMENT,
-                "checked session: layer %d: recompute changes output `%.40s`; it may write tensors "
-                "of its layer alone: let the forward count, and use no buffer that the backward "
-                "reads as scratch",
-                (int)memoi_session_layer(s, step), memob_session_name(output->name));
-        s->checked.outputs[i] = hash;
-    }
-}
-
-/* Before and after a micro-batch that is a forward alone: the update reads nothing new. */
-MEMOI void memoi_checked_norm(memo_session* s, int is_end) {
-    memoi_checked* c = &s->checked;
-    double now;
-    if (!c->slots || !s->desc.norm || !s->batch.is_forward_only || s->error.status) return;
-    now = s->desc.norm(s->desc.user);
-    if (is_end && memcmp(&now, &c->norm, sizeof now) != 0)
-        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
-                           "checked session: norm was %.9g and is %.9g after a forward alone; add "
-                           "gradients only if memo_session_get_batch gives is_forward_only 0",
-                           c->norm, now);
-    c->norm = now;
+MEMOI void memoi_checked_watch(memo_session* s, memob_watched what, int32_t step, int is_end) {
+    if (s->watch && s->checked.slots && !s->error.status) s->watch(s, what, step, is_end);
 }
 
 /* Before a backward: every row has the bytes that the forward gave it. */
@@ -9629,9 +9737,9 @@ MEMOI void memoi_checked_backward_begin(memo_session* s, int32_t step) {
         (c->kinds & kind) || step % s->n_slices || s->part->skipped[step])
         return;
     c->kinds |= kind;
-    memoi_checked_outputs(s, step, 0);
+    memoi_checked_watch(s, MEMOB_WATCH_RECOMPUTATION, step, 0);
     memoi_checked_test_tiles(s, step);
-    memoi_checked_outputs(s, step, 1);
+    memoi_checked_watch(s, MEMOB_WATCH_RECOMPUTATION, step, 1);
 }
 
 /* Bytes [begin, end) must be poison; those of a buffer that lives may have any value. */
@@ -9855,7 +9963,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
         "checked session: memo_session_get_buffer: `%.40s` does not live in %s; it is declared "
         "from the begin of %s to the end of %s%s, so change its life or take it there",
         memob_session_name(b->name),
-        memoi_session_when(text[0], now, open < 0 ? -1 : memoi_session_layer(s, open)),
+        memoi_session_when(text[0], now, open < 0 ? -1 : memob_session_layer(s, open)),
         memoi_session_when(text[1], b->first, b->first_layer),
         b->first_layer < 0 ? "that layer" : memoi_session_when(text[2], b->last, b->last_layer),
         b->kinds ? ", in some kinds of layers" : "");
@@ -9907,7 +10015,7 @@ MEMOI void memoi_session_begin_life(memo_session* s, int32_t i) {
 
 /* Requests or frees the declared buffers whose life begins or ends here. */
 MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t step, int is_end) {
-    const int32_t layer = memoi_session_layer(s, step);
+    const int32_t layer = memob_session_layer(s, step);
     const int is_last_slice = (pass == MEMO_PASS_FORWARD) == is_end;
     const int64_t now = memoi_session_moment(pass, layer, s->desc.n_layers);
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
@@ -9936,7 +10044,7 @@ MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t st
 MEMOI int memoi_session_is_in_forward(memo_session* s, const char* call, int32_t layer) {
     const int32_t step = memoi_session_open(s);
     if (s->error.status) return 0;
-    if (step >= 0 && memoi_session_layer(s, step) == layer && memoi_session_is_forward(s)) return 1;
+    if (step >= 0 && memob_session_layer(s, step) == layer && memoi_session_is_forward(s)) return 1;
     MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                        "memo_session_%s: layer %d: its forward is not open; call it between begin "
                        "and end of the forward",
@@ -10101,7 +10209,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
     }
     s->is_running = memoi_session_is_ok(s, status);
-    memoi_checked_norm(s, 0);
+    if (s->batch.is_forward_only) memoi_checked_watch(s, MEMOB_WATCH_FORWARD_ALONE, 0, 0);
     if (s->is_running) memoi_session_begin_round(s);
     if (s->is_running && memoi_session_begins_between(s)) memoi_session_begin_between(s);
     return !s->error.status;
@@ -10140,9 +10248,9 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
     if (open >= 0)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_end: layer %d is still open; end each layer that begins",
-                           (int)memoi_session_layer(s, open));
+                           (int)memob_session_layer(s, open));
     memoi_checked_verify(s, 0, s->checked.memory_bytes);
-    memoi_checked_norm(s, 1);
+    if (s->batch.is_forward_only) memoi_checked_watch(s, MEMOB_WATCH_FORWARD_ALONE, 0, 1);
     memoi_session_end_states(s);
 
     is_trained = memoi_session_n_ended(s) == memoi_session_n_visits(s) &&
@@ -10179,11 +10287,11 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
         why = "memo_batch.is_forward_only is 1, or the shape's; see memo_session_get_batch";
     } else if (at->n_ended == end) {
         why = "all layers of the pass are over; call memo_session_end";
-    } else if (!due || pass != passes[due->pass] || layer != memoi_session_layer(s, due->layer)) {
+    } else if (!due || pass != passes[due->pass] || layer != memob_session_layer(s, due->layer)) {
         const memob_row_visit* older = &p->visits[at->n_ended];
         snprintf(text, sizeof text, "out of order; %s %s of layer %d comes next%s",
                  memoi_pass_names[passes[older->pass]], points[at->n_begun > at->n_ended],
-                 (int)memoi_session_layer(s, older->layer),
+                 (int)memob_session_layer(s, older->layer),
                  s->n_slices > 1 ? ", once for each slice" : "");
         why = text;
     }
@@ -10216,17 +10324,17 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t step) {
         if (begin == end) continue;
         if (s->spans_s && s->repetition % 2) end = memoi_session_first_rows(s, t, end);
         memoi_session_mark(s, step, MEMOI_SPAN_TENSOR + t, 0);
-        s->desc.recompute(s->desc.user, s, memoi_session_layer(s, step), t, begin, end);
+        s->desc.recompute(s->desc.user, s, memob_session_layer(s, step), t, begin, end);
         memoi_session_mark(s, step, MEMOI_SPAN_TENSOR + t, 1);
         if (s->spans_s && end < n)
-            s->desc.recompute(s->desc.user, s, memoi_session_layer(s, step), t, end, n);
+            s->desc.recompute(s->desc.user, s, memob_session_layer(s, step), t, end, n);
     }
 }
 
 /* 1: it is the last of a forward of all layers. */
 MEMOI int memoi_session_is_last(const memo_session* s, int32_t step) {
     return step % s->n_slices == s->n_slices - 1 &&
-           memoi_session_layer(s, step) == s->desc.n_layers - 1;
+           memob_session_layer(s, step) == s->desc.n_layers - 1;
 }
 
 /* Gets the rows of a step into place, in the backward. */
@@ -10316,7 +10424,7 @@ MEMOI void memoi_session_run_pass(memo_session* s, memo_pass pass) {
     const int32_t n = s->n_turn_steps;
     for (int32_t k = 0; k < n; k++) {
         const int32_t step = s->first_step + (is_forward ? k : n - 1 - k);
-        const int32_t layer = memoi_session_layer(s, step);
+        const int32_t layer = memob_session_layer(s, step);
         const int has_loss = desc->loss && layer == desc->n_layers - 1;
         if (memoi_session_layer_begin(s, layer, pass)) {
             if (has_loss && !is_forward) memoi_session_run_loss(s);
@@ -11557,7 +11665,7 @@ MEMOI void memoi_session_start(memo_session* s) {
             memoi_keep(s, memob_states_create(&s->states_desc, 0, &s->states, &s->call_error));
         }
         if (s->states && !s->failure.status)
-            memoi_keep(s, memob_states_get_step(s->states, s->n_slices, memoi_session_n_rounds(s),
+            memoi_keep(s, memob_states_get_step(s->states, s->n_slices, memob_session_n_rounds(s),
                                                 &s->part->step, &s->call_error));
         if (s->states) base = &s->states->sink;
         if (s->part->plan->shape.is_forward_only && s->n_slices == 1) { /* no row moves */

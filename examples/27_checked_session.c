@@ -76,15 +76,16 @@ static memo_status train(const memo_session_desc* desc, memo_error* error) {
 int main(void) {
     static const char* const names[] = {"no mistake", "recompute begins with row 0",
                                         "backward reads an ended layer"};
-    static const memo_session_output outputs[] = {{"d_w", d_w, sizeof d_w, MEMO_TYPE_F32, L}};
+    static const memo_verify_output outputs[] = {{"d_w", d_w, sizeof d_w, MEMO_TYPE_F32, L}};
     memo_session_desc desc = {0};
+    memo_verify_desc check = {0};
     float right[N_MISTAKES][L];
     memo_error error;
     int n_wrong = 0;
     desc.tensors = acts, desc.n_tensors = 2;
     desc.n_layers = L, desc.n_rows = T, desc.tile_rows = TILE;
     desc.forward = forward, desc.backward = backward, desc.recompute = recompute;
-    desc.outputs = outputs, desc.n_outputs = 1;
+    check.outputs = outputs, check.n_outputs = 1;
     desc.policy = MEMO_POLICY_ALPHA, desc.alpha = 0.5; /* the same plan always */
     for (int l = 0; l < L; l++) w[l] = -0.1f;
     for (int k = 0; k < N_MISTAKES; k++) {
@@ -94,7 +95,7 @@ int main(void) {
         memcpy(right[k], d_w, sizeof d_w);
         const int is_right = !memcmp(right[k], right[0], sizeof d_w);
         printf("%s: trains, gradients are %s\n", names[k], is_right ? "right" : "WRONG");
-        const int is_verified = !memo_session_verify(&desc, &error);
+        const int is_verified = !memo_session_verify(&desc, &check, &error);
         printf("    verify: %s\n", is_verified ? "right" : error.message);
         desc.is_checked = 1;
         const int is_checked = !train(&desc, &error);

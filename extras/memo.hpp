@@ -78,9 +78,11 @@ template <class T> memo_session_desc bind(memo_session_desc desc, T& trainer) {
     return desc;
 }
 /* memo_session_verify; the implementation is that of memo_check.h */
-template <class T> void verify(const memo_session_desc& desc, T& trainer) {
+template <class T>
+void verify(const memo_session_desc& desc, T& trainer,
+            const memo_verify_desc& check = memo_verify_desc()) {
     const memo_session_desc bound = memo::bind(desc, trainer);
-    call(memo_session_verify, &bound);
+    call(memo_session_verify, &bound, &check);
 }
 /* memo_session_get_least: bytes of the device */
 template <class T> int64_t least(const memo_session_desc& desc, T& trainer) {

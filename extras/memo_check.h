@@ -1,13 +1,14 @@
-/* memo_check.h - has memo changed no gradient of a trainer? To be asked before it trains.
+/* memo_check.h - has memo changed no bit of a trainer? To be asked before it trains.
  *
- * EXAMPLE.  desc: of the session that the trainer is about to create.
+ * EXAMPLE.  desc: of the session that the trainer is about to create.  check: what the trainer
+ * changes outside of it.
  *
  *     #define MEMO_IMPLEMENTATION             // in exactly one translation unit
  *     #define MEMO_PLAN_IMPLEMENTATION        // in the same unit
  *     #define MEMO_CHECK_IMPLEMENTATION       // in the same unit
  *     #include "extras/memo_check.h"          // includes memo_plan.h; link with -lpthread -lm
  *
- *     if (memo_session_verify(&desc, &error)) fprintf(stderr, "%s\n", error.message);
+ *     if (memo_session_verify(&desc, &check, &error)) fprintf(stderr, "%s\n", error.message);
  *
  * License: MIT.  Language: C99 that is also C++11. */
 #ifndef MEMO_CHECK_H
@@ -23,20 +24,67 @@
 extern "C" {
 #endif
 
-/* Has memo changed no gradient? Runs a micro-batch of the first shape with a backward in separate
- * sessions: twice in a checked session, then with every tensor kept, with half of the rows swapped
- * and half recomputed, and by the desc's policy and budgets, planned by estimated times.  The run
- * with half of the rows is left out if it does not fit host memory.  The desc's outputs and the
- * gradients of states must have the same bits each time.  In slices, kept outputs are also compared
- * with outputs of a layer at once, whose sums have another order: both may differ by a hundredth of
- * the norm, in 16 bits by a tenth.  Each run begins with the same outputs, which have their bytes
- * again afterwards; states begin with small numbers.  Call once, before memo_session_create, with
- * inputs and rows of which a kept step fits in a checked session.  All ranks must call this.  Finds
- * what a checked session cannot see: a backward that reads a layer that has ended, and gradients
- * that are zeroed in the wrong slice.  Errors: INVALID_ARGUMENT (the output, layer and number that
- * differ first, and in which run; or nothing to compare); INFEASIBLE (a kept step does not fit);
- * errors of the calls above. */
-MEMO_TRY memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error);
+/* Bytes outside of the session that a micro-batch changes and that matter afterwards: gradients
+ * that add up, a loss, the state of a generator, a step number.  They are memory of the device, or
+ * of the host if the calling thread computes. */
+typedef struct memo_verify_output {
+    const char* name; /* shown in messages; borrowed, as the bytes are */
+    void* address;
+    int64_t size_bytes;
+    memo_type type;   /* of its numbers */
+    int32_t n_layers; /* equal parts, one of each layer, as in (L, C, C); 0: it is of no layer */
+} memo_verify_output;
+
+/* What a check cannot see by itself.  All zero: nothing, so that gradients are states. */
+typedef struct memo_verify_desc {
+    const memo_verify_output* outputs;
+    int32_t n_outputs;
+    /* A step of the trainer, with what lies between its micro-batches: memo_session_run of each,
+     * then memo_session_update.  user: the desc's.  NULL: desc.micro_batches alike, then the
+     * update, without memo_batch.values. */
+    memo_status (*train)(void* user, memo_session* session, memo_error* error);
+    /* Called with 1 before each micro-batch, or step, of memo_session_verify, with 0 after it.  The
+     * trainer takes care of what `outputs` does not list.  It may leave out its communication
+     * between the two.  NULL: nothing. */
+    void (*verifying)(void* user, memo_session* session, int32_t begins);
+    /* The norm of all gradients, or another number that follows from all bytes that the update
+     * reads, and is the same for the same bytes.  memo_session_verify calls it before each run, and
+     * when the outputs have their bytes again.  Another number is an error: `outputs` lacks bytes.
+     * The function waits for its own work.  NULL: none. */
+    double (*norm)(void* user);
+} memo_verify_desc;
+
+/* Has memo changed no bit? Call this once, before memo_session_create, with inputs and rows of
+ * which a kept step fits in a checked session.  All ranks call it.  check NULL: all zero.
+ *
+ * A micro-batch of the first shape with a backward runs in sessions of its own: twice in a checked
+ * session, then with every tensor kept, with half of the rows swapped and half recomputed, and by
+ * the desc's policy and budgets, planned by estimated times.  The run with half of the rows is left
+ * out if it does not fit host memory.  Outputs and gradients among states must have the same bits
+ * each time.  In slices, kept outputs are also compared with outputs of a layer at once, whose sums
+ * have another order: both may differ by a hundredth of the norm, in 16 bits by a tenth.
+ *
+ * With states and an update, three steps follow: first in a checked session, then with the states
+ * where the desc's budgets allow, and with as little device memory as works; and for each moment
+ * that desc.update_may allows.  All states must have the same bits each time.  If the desc has
+ * several micro-batches, a gradient must differ after one and after two of them: a backward adds.
+ *
+ * Each run begins with the same outputs, which have their bytes again afterwards.  States begin
+ * with small numbers, those that the update alone uses with positive ones.
+ *
+ * So verify finds what a checked session cannot see: a backward that reads a layer that has ended,
+ * gradients that are zeroed in the wrong slice, a step number or a norm that an update finds
+ * elsewhere than in memo_batch.values.  Errors: INVALID_ARGUMENT (the output or state, layer and
+ * number that differ first, and in which run; or nothing to compare); INFEASIBLE (a kept step does
+ * not fit); errors of the session. */
+MEMO_TRY memo_status memo_session_verify(const memo_session_desc* desc,
+                                         const memo_verify_desc* check, memo_error* error);
+
+/* Lets a checked session that is open look at bytes of the trainer, too: `recompute` must change no
+ * output, and a forward alone must not change the norm.  outputs are copied, not their bytes.  A
+ * session that is not checked does not look.  Errors: INVALID_ARGUMENT; OUT_OF_HOST_MEMORY. */
+MEMO_TRY memo_status memo_session_watch(memo_session* session, const memo_verify_desc* check,
+                                        memo_error* error);
 
 #ifdef __cplusplus
 }
@@ -53,14 +101,109 @@ MEMO_TRY memo_status memo_session_verify(const memo_session_desc* desc, memo_err
 #error "memo_check.h: define MEMO_IMPLEMENTATION and MEMO_PLAN_IMPLEMENTATION in the same unit"
 #endif
 
+MEMOI memo_status memoi_check_outputs(const memo_verify_desc* check, memo_error* error) {
+    if (check->n_outputs < 0 || (check->n_outputs && !check->outputs))
+        return MEMOB_INVALID(error,
+                             "memo_verify_desc.outputs: NULL, or n_outputs is below 0; set the "
+                             "table, or its length to 0");
+    for (int32_t i = 0; i < check->n_outputs; i++)
+        if (!check->outputs[i].address || check->outputs[i].size_bytes < 0 ||
+            check->outputs[i].size_bytes > MEMOB_BYTES_MAX / check->n_outputs)
+            return MEMOB_INVALID(error,
+                                 "memo_verify_desc.outputs[%d]: `%.40s` has no address, or a wrong "
+                                 "size_bytes; state where a micro-batch writes it",
+                                 (int)i, memob_session_name(check->outputs[i].name));
+    return MEMO_STATUS_OK;
+}
+
+/* ---- >>watch ------------------------------------------------------------------------------------
+ * Knows: bytes of the trainer before and after a part of a checked step. */
+
+typedef struct memoi_watcher {
+    memo_verify_desc check;
+    memo_verify_output* outputs; /* (n_outputs) */
+    uint64_t* hashes;            /* (n_outputs): before recomputation is tested */
+    double norm;                 /* before a forward alone */
+} memoi_watcher;
+
+/* Recomputation leaves the outputs alone. */
+MEMOI void memoi_watch_outputs(memo_session* s, int32_t step, int is_end, memo_error* found) {
+    memoi_watcher* w = (memoi_watcher*)s->watcher;
+    for (int32_t i = 0; i < w->check.n_outputs && !s->error.status && !found->status; i++) {
+        const memo_verify_output* output = &w->outputs[i];
+        const uint64_t hash = memob_checked_hash(s, (char*)output->address, output->size_bytes,
+                                                 s->desc.computes_on_host);
+        if (is_end && hash != w->hashes[i] && !s->error.status)
+            (void)MEMOB_INVALID(
+                found,
+                "checked session: layer %d: recompute changes output `%.40s`; it may write tensors "
+                "of its layer alone: let the forward count, and use no buffer that the backward "
+                "reads as scratch",
+                (int)memob_session_layer(s, step), memob_session_name(output->name));
+        w->hashes[i] = hash;
+    }
+}
+
+/* After a forward alone the update reads nothing new. */
+MEMOI void memoi_watch_norm(memo_session* s, int is_end, memo_error* found) {
+    memoi_watcher* w = (memoi_watcher*)s->watcher;
+    const double now = w->check.norm ? w->check.norm(s->desc.user) : 0;
+    if (is_end && memcmp(&now, &w->norm, sizeof now) != 0)
+        (void)MEMOB_INVALID(found,
+                            "checked session: norm was %.9g and is %.9g after a forward alone; add "
+                            "gradients only if memo_session_get_batch gives is_forward_only 0",
+                            w->norm, now);
+    w->norm = now;
+}
+
+MEMOI void memoi_watch(memo_session* s, memob_watched what, int32_t step, int is_end) {
+    memo_error found;
+    found.status = MEMO_STATUS_OK;
+    switch (what) {
+    case MEMOB_WATCH_RECOMPUTATION: memoi_watch_outputs(s, step, is_end, &found); break;
+    case MEMOB_WATCH_FORWARD_ALONE: memoi_watch_norm(s, is_end, &found); break;
+    }
+    if (found.status) memo_session_fail(s, found.status, found.message);
+}
+
+memo_status memo_session_watch(memo_session* s, const memo_verify_desc* check, memo_error* error) {
+    memoi_watcher* w;
+    MEMOB_REFUSE_NULL(error, "session", s);
+    MEMOB_REFUSE_NULL(error, "check", check);
+    if (memoi_check_outputs(check, error)) return MEMO_STATUS_INVALID_ARGUMENT;
+    w = MEMOB_ARRAY(&s->kept, memoi_watcher, 1);
+    if (w) {
+        w->check = *check;
+        w->outputs = MEMOB_ARRAY(&s->kept, memo_verify_output, check->n_outputs);
+        w->hashes = MEMOB_ARRAY(&s->kept, uint64_t, check->n_outputs);
+    }
+    if (s->kept.failed) return memob_no_memory(error, "what a session watches");
+    for (int32_t i = 0; i < check->n_outputs; i++) w->outputs[i] = check->outputs[i];
+    s->watcher = w;
+    s->watch = memoi_watch;
+    return MEMO_STATUS_OK;
+}
+
 /* ---- >>verify -----------------------------------------------------------------------------------
  * Knows: runs of one desc by several plans, and the bytes that they leave.  Knows nothing of how a
  * plan is made. */
 
+/* Bytes of outputs, then of gradients among states, layer by layer. */
+typedef struct memoi_verified {
+    const memo_session_desc* desc;
+    memo_verify_desc check;
+    int32_t shape;
+    int64_t output_bytes, n_bytes;
+    char *expected, *found;   /* of a run before, and of the last one */
+    char* saved;              /* the outputs before a run */
+    uint64_t *digests, *seen; /* (n_layers + 2, n_states), of a run of steps before; of the last */
+    memob_arrays arrays;      /* of these */
+} memoi_verified;
+
 /* Copies the outputs to bytes, or back, in the order of the compute stream, and waits.  Copies of a
  * device take pinned memory, a piece at a time; if there is none left they take bytes itself. */
-MEMOI memo_status memoi_verified_copy_outputs(const memo_session* s, char* bytes, int is_back,
-                                              memo_error* error) {
+MEMOI memo_status memoi_verified_copy_outputs(const memoi_verified* v, const memo_session* s,
+                                              char* bytes, int is_back, memo_error* error) {
     const int on_host = s->desc.computes_on_host;
     int64_t most = (int64_t)1 << 20, n_bytes;
     memo_status status = MEMO_STATUS_OK, freed = MEMO_STATUS_OK;
@@ -69,10 +212,10 @@ MEMOI memo_status memoi_verified_copy_outputs(const memo_session* s, char* bytes
         pinned = NULL;
         most = MEMOB_BYTES_MAX;
     }
-    for (int32_t i = 0; i < s->desc.n_outputs; i++) {
-        const int64_t size_bytes = s->desc.outputs[i].size_bytes;
+    for (int32_t i = 0; i < v->check.n_outputs; i++) {
+        const int64_t size_bytes = v->check.outputs[i].size_bytes;
         for (int64_t at = 0; at < size_bytes && !status; at += n_bytes, bytes += n_bytes) {
-            char* output = (char*)s->desc.outputs[i].address + at;
+            char* output = (char*)v->check.outputs[i].address + at;
             void* piece = on_host ? output : bytes;
             if (pinned) piece = pinned;
             n_bytes = memob_min(size_bytes - at, most);
@@ -87,16 +230,6 @@ MEMOI memo_status memoi_verified_copy_outputs(const memo_session* s, char* bytes
     if (pinned) freed = memo_host_free(s->device, pinned, status ? NULL : error);
     return status ? status : freed;
 }
-
-/* Bytes of outputs, then of gradients among states, layer by layer. */
-typedef struct memoi_verified {
-    const memo_session_desc* desc;
-    int32_t shape;
-    int64_t output_bytes, n_bytes;
-    char *expected, *found; /* of a micro-batch before, and of the last one */
-    char* saved;            /* the outputs before a micro-batch */
-    memob_arrays arrays;    /* of these */
-} memoi_verified;
 
 /* A number of an output. */
 MEMOI double memoi_verified_number(const char* bytes, memo_type type) {
@@ -156,18 +289,26 @@ MEMOI memo_status memoi_verified_compare(const memoi_verified* v, const char* na
         of_layer, (long long)(i / sizes[type]), (long long)i, (long long)n_bytes, why);
 }
 
-MEMOI memo_status memoi_verified_compare_all(const memoi_verified* v, const char* why,
-                                             memo_error* error) {
+MEMOI memo_status memoi_verified_compare_outputs(const memoi_verified* v, const char* why,
+                                                 memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
     int64_t at = 0;
-    for (int32_t i = 0; i < v->desc->n_outputs; i++) {
-        const memo_session_output* output = &v->desc->outputs[i];
+    for (int32_t i = 0; i < v->check.n_outputs; i++) {
+        const memo_verify_output* output = &v->check.outputs[i];
         const int32_t n = output->n_layers > 0 ? output->n_layers : 1;
         for (int32_t layer = 0; layer < n && !status; layer++, at += output->size_bytes / n)
             status = memoi_verified_compare(v, memob_session_name(output->name),
                                             output->n_layers > 0 ? layer : -2, output->type, at,
                                             output->size_bytes / n, why, error);
     }
+    return status;
+}
+
+/* Outputs, and gradients among states unless only large differences count. */
+MEMOI memo_status memoi_verified_compare_all(const memoi_verified* v, const char* why,
+                                             memo_error* error) {
+    memo_status status = memoi_verified_compare_outputs(v, why, error);
+    int64_t at = v->output_bytes;
     for (int32_t layer = MEMO_LAYER_FIRST; layer <= v->desc->n_layers && why; layer++)
         for (int32_t i = 0; i < v->desc->n_states && !status; i++) {
             if (v->desc->states[i].uses != MEMO_STATE_GRADIENT) continue;
@@ -178,8 +319,8 @@ MEMOI memo_status memoi_verified_compare_all(const memoi_verified* v, const char
     return status;
 }
 
-/* Fills the states of all layers with numbers from 0.008 to 0.12 of either sign, in f32 as well as
- * in bf16, or reads gradients. */
+/* Fills the states of all layers with numbers from 0.008 to 0.12, in f32 as well as in bf16, or
+ * reads gradients.  What passes read has numbers of either sign; the rest may be a variance. */
 MEMOI memo_status memoi_verified_visit_states(memoi_verified* v, memo_session* s, int reads,
                                               memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
@@ -189,10 +330,12 @@ MEMOI memo_status memoi_verified_visit_states(memoi_verified* v, memo_session* s
         for (int32_t i = 0; i < v->desc->n_states && !status; i++) {
             const memo_state* state = &v->desc->states[i];
             if ((state->uses == MEMO_STATE_GRADIENT) != reads) continue;
-            if (!reads) memset(bytes, 0, (size_t)state->size_bytes); /* also an odd last byte */
+            memset(bytes, 0, (size_t)state->size_bytes); /* also where a layer lacks it */
             for (int64_t k = 0; k < state->size_bytes / 2 && !reads; k++) {
                 const uint64_t r = memob_random(&random);
-                const uint16_t half = (uint16_t)(0x3c00 | (r & 0x1ff) | (r >> 9 & 0x8000));
+                const uint64_t sign =
+                    state->uses & (MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD) ? r >> 9 & 0x8000 : 0;
+                const uint16_t half = (uint16_t)(0x3c00 | (r & 0x1ff) | sign);
                 memcpy(bytes + 2 * k, &half, sizeof half);
             }
             status =
@@ -209,14 +352,15 @@ MEMOI void memoi_verified_swap(memoi_verified* v) {
     v->expected = found;
 }
 
-/* A micro-batch of a shape, or all turns of an order, of a step that goes on. */
-MEMOI memo_status memoi_verified_run_turns(memo_session* s, int32_t shape, memo_error* error) {
+/* A call of a shape, or all turns of an order. */
+MEMOI memo_status memoi_verified_run_turns(memo_session* s, int32_t shape, int more_follow,
+                                           memo_error* error) {
     const memo_step_plan* plan = s->parts[shape].plan;
     memo_batch batch;
     memo_status status = MEMO_STATUS_OK;
     memset(&batch, 0, sizeof batch);
     batch.shape = shape;
-    batch.more_follow = 1;
+    batch.more_follow = more_follow;
     for (int32_t k = 0; k < memob_max(plan->n_order, 1) && !status; k++) {
         if (plan->n_order) batch.turn = plan->order[k];
         status = memo_session_run(s, &batch, error);
@@ -224,48 +368,89 @@ MEMOI memo_status memoi_verified_run_turns(memo_session* s, int32_t shape, memo_
     return status;
 }
 
-/* Runs a micro-batch by the plan into `found`, from the same outputs and states each time.  The
- * trainer's norm must have its value again afterwards. */
-MEMOI memo_status memoi_verified_run_once(memoi_verified* v, memo_session* s, memo_error* error) {
-    const memo_session_desc* desc = v->desc;
-    const double before = desc->norm ? desc->norm(desc->user) : 0;
-    memo_status status, saved;
-    if (desc->verifying) desc->verifying(desc->user, s, 1);
-    status = saved = memoi_verified_copy_outputs(s, v->saved, 0, error);
-    if (!status) status = memoi_verified_visit_states(v, s, 0, error);
-    if (!status) status = memoi_verified_run_turns(s, v->shape, error);
-    if (!status) status = memoi_verified_copy_outputs(s, v->found, 0, error);
-    if (!status) status = memoi_verified_visit_states(v, s, 1, error);
-    if (!saved) saved = memoi_verified_copy_outputs(s, v->saved, 1, status ? NULL : error);
-    if (!status) status = saved;
-    if (desc->verifying) desc->verifying(desc->user, s, 0);
+/* What a session runs: so many micro-batches of a step that goes on, or steps. */
+typedef enum memoi_verified_run {
+    MEMOI_VERIFIED_ONE = 1,
+    MEMOI_VERIFIED_TWO = 2,
+    MEMOI_VERIFIED_STEPS = 3
+} memoi_verified_run;
 
-    if (!status && desc->norm) {
-        const double now = desc->norm(desc->user);
+/* Digests of all states but gradients, which have no meaning after an update. */
+MEMOI memo_status memoi_verified_digest(memoi_verified* v, memo_session* s, memo_error* error) {
+    const int32_t n = v->desc->n_states;
+    char* bytes = v->found + v->n_bytes; /* room for the largest state */
+    memo_status status = MEMO_STATUS_OK;
+    for (int64_t k = 0; k < (int64_t)n * (v->desc->n_layers + 2) && !status; k++) {
+        const memo_state* state = &v->desc->states[k % n];
+        if (state->uses == MEMO_STATE_GRADIENT) continue;
+        memset(bytes, 0, (size_t)state->size_bytes); /* of a layer that lacks the state */
+        status = memo_session_read_state(s, (int32_t)(k / n) + MEMO_LAYER_FIRST, (int32_t)(k % n),
+                                         0, bytes, state->size_bytes, error);
+        v->seen[k] = memob_digest(bytes, state->size_bytes);
+    }
+    return status;
+}
+
+/* A step of the trainer. */
+MEMOI memo_status memoi_verified_train(memoi_verified* v, memo_session* s, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    if (v->check.train) return v->check.train(v->desc->user, s, error);
+    for (int32_t left = memob_session_n_rounds(s) - 1; left >= 0 && !status; left--)
+        status = memoi_verified_run_turns(s, v->shape, left > 0, error);
+    return status ? status : memo_session_update(s, error);
+}
+
+/* Runs micro-batches of a step into `found`, or steps into `found` and `seen`, from equal outputs
+ * and states each time.  The trainer's norm must have its value again afterwards. */
+MEMOI memo_status memoi_verified_run_once(memoi_verified* v, memo_session* s,
+                                          memoi_verified_run what, memo_error* error) {
+    const memo_verify_desc* check = &v->check;
+    void* user = v->desc->user;
+    const double before = check->norm ? check->norm(user) : 0;
+    const int are_steps = what == MEMOI_VERIFIED_STEPS;
+    memo_status status, saved;
+    if (check->verifying) check->verifying(user, s, 1);
+    status = saved = memoi_verified_copy_outputs(v, s, v->saved, 0, error);
+    if (!status) status = memoi_verified_visit_states(v, s, 0, error);
+    for (int32_t k = 0; k < (int32_t)what && !status; k++)
+        status = are_steps ? memoi_verified_train(v, s, error)
+                           : memoi_verified_run_turns(s, v->shape, 1, error);
+    if (!status && are_steps) status = memoi_verified_digest(v, s, error); /* ends all updates */
+    if (!status) status = memoi_verified_copy_outputs(v, s, v->found, 0, error);
+    if (!status && !are_steps) status = memoi_verified_visit_states(v, s, 1, error);
+    if (!saved) saved = memoi_verified_copy_outputs(v, s, v->saved, 1, status ? NULL : error);
+    if (!status) status = saved;
+    if (check->verifying) check->verifying(user, s, 0);
+
+    if (!status && check->norm) {
+        const double now = check->norm(user);
         if (memcmp(&before, &now, sizeof now) != 0)
             status = MEMOB_INVALID(
                 error,
-                "memo_session_desc.outputs: norm was %.9g and is %.9g, now that the outputs have "
-                "the bytes again that they had before; list all bytes that a micro-batch changes "
-                "and the update reads, or let norm be the same for the same bytes",
+                "memo_verify_desc.outputs: norm was %.9g and is %.9g, now that the outputs have "
+                "the "
+                "bytes again that they had before; list all bytes that a micro-batch changes and "
+                "the update reads, or let norm be the same for the same bytes",
                 before, now);
     }
     return status;
 }
 
-/* A session of the desc and the plan, which runs once or twice. */
-MEMOI memo_status memoi_verified_run(memoi_verified* v, const memo_session_desc* desc,
-                                     const memo_step_plan* plan, int is_twice, memo_error* error) {
+/* A session of the desc and the plan, which runs once or, to see whether that repeats, twice. */
+MEMOI memo_status memoi_verified_open(memoi_verified* v, const memo_session_desc* desc,
+                                      const memo_step_plan* plan, memoi_verified_run what,
+                                      int is_twice, memo_error* error) {
     memo_session* s = NULL;
     memo_status status = memo_session_open(desc, plan, &s, error);
     if (status) return status;
-    if (is_twice && !desc->norm)
+    if (is_twice && !v->check.norm)
         memob_session_log(s, "session: norm is NULL: verify does not see what outputs lack");
-    status = memoi_verified_run_once(v, s, error);
+    status = memo_session_watch(s, &v->check, error);
+    if (!status) status = memoi_verified_run_once(v, s, what, error);
     if (!status && is_twice) {
         memoi_verified_swap(v);
         if (desc->n_states) status = memo_session_skip_update(s, error); /* gradients begin anew */
-        if (!status) status = memoi_verified_run_once(v, s, error);
+        if (!status) status = memoi_verified_run_once(v, s, what, error);
     }
     memo_session_destroy(s);
     return status;
@@ -284,13 +469,14 @@ MEMOI double memoi_verified_alpha(const memo_session_desc* desc) {
 }
 
 /* Memory for the outputs and the gradients of states. */
-MEMOI memo_status memoi_verified_create(memoi_verified* v, const memo_session_desc* desc,
-                                        memo_error* error) {
+MEMOI memo_status memoi_verified_create(memoi_verified* v, memo_error* error) {
+    const memo_session_desc* desc = v->desc;
+    const int64_t n_digests = (int64_t)desc->n_states * (desc->n_layers + 2);
     int64_t most_bytes = 0;
-    memset(v, 0, sizeof *v);
-    v->desc = desc;
+    if (memoi_check_outputs(&v->check, error)) return MEMO_STATUS_INVALID_ARGUMENT;
     while (v->shape + 1 < desc->n_shapes && desc->shapes[v->shape].is_forward_only) v->shape++;
-    for (int32_t i = 0; i < desc->n_outputs; i++) v->output_bytes += desc->outputs[i].size_bytes;
+    for (int32_t i = 0; i < v->check.n_outputs; i++)
+        v->output_bytes += v->check.outputs[i].size_bytes;
     v->n_bytes = v->output_bytes;
     for (int32_t i = 0; i < desc->n_states; i++) {
         most_bytes = memob_max(most_bytes, desc->states[i].size_bytes);
@@ -299,17 +485,28 @@ MEMOI memo_status memoi_verified_create(memoi_verified* v, const memo_session_de
     }
     if (!v->n_bytes)
         return MEMOB_INVALID(error, "memo_session_verify: nothing to compare; list gradients in "
-                                    "memo_session_desc.outputs, or among states");
+                                    "memo_verify_desc.outputs, or among states");
 
     v->expected = MEMOB_ARRAY(&v->arrays, char, v->n_bytes + most_bytes);
     v->found = MEMOB_ARRAY(&v->arrays, char, v->n_bytes + most_bytes);
     v->saved = MEMOB_ARRAY(&v->arrays, char, v->output_bytes);
+    v->digests = MEMOB_ARRAY(&v->arrays, uint64_t, n_digests);
+    v->seen = MEMOB_ARRAY(&v->arrays, uint64_t, n_digests);
     return v->arrays.failed ? memob_no_memory(error, "the outputs of a micro-batch")
                             : MEMO_STATUS_OK;
 }
 
+/* A session of its own, beside which the trainer has none: more memory, no planned plan. */
+MEMOI memo_session_desc memoi_verified_desc(const memoi_verified* v) {
+    memo_session_desc own = *v->desc;
+    own.device_memory = own.host_memory = NULL;
+    own.planned = NULL; /* the trainer may keep its plan */
+    return own;
+}
+
 /* The checked run comes first: it sees writes that would overwrite memory of others. */
-memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error) {
+MEMOI memo_status memoi_verified_micro_batches(memoi_verified* v, const memo_step_plan* planned,
+                                               memo_error* error) {
     static const struct {
         memo_policy policy;
         const char* why;
@@ -328,48 +525,172 @@ memo_status memo_session_verify(const memo_session_desc* desc, memo_error* error
         {MEMO_POLICY_MEMO, "the desc's plan changes it; a kernel reads or writes a tensor of a "
                            "layer that has ended, or runs on another stream"}};
     enum { CHECKED = 0, KEPT = 1, AT_ONCE = 2, HALF = 3, PLANNED = 4 };
-    memo_step_plan *planned = NULL, *plan;
-    memoi_verified v;
-    memo_status status;
+    const int is_sliced = planned->slice_rows != 0;
+    memo_status status = MEMO_STATUS_OK;
     memo_error found; /* what differs */
-    int is_sliced = 0;
-    MEMOB_REFUSE_NULL(error, "desc", desc);
-    status = memo_session_plan(desc, NULL, &planned, error);
-    memset(&v, 0, sizeof v);
-    if (!status) {
-        is_sliced = planned->slice_rows != 0;
-        status = memob_session_verdict(desc, memoi_verified_create(&v, desc, error), error);
-    }
-
     for (int32_t k = CHECKED; k <= PLANNED && !status; k++) {
-        memo_session_desc own = *desc;
-        own.device_memory = own.host_memory = NULL; /* more memory */
-        own.planned = NULL;                         /* the trainer may keep its plan */
-        own.slice_rows = k == AT_ONCE || !is_sliced ? desc->n_rows : planned->slice_rows;
+        memo_session_desc own = memoi_verified_desc(v);
+        memo_step_plan* plan = NULL;
+        own.slice_rows = k == AT_ONCE || !is_sliced ? own.n_rows : planned->slice_rows;
         own.is_checked |= k == CHECKED;
         found.status = MEMO_STATUS_OK;
-        plan = planned;
         if (k == AT_ONCE && !is_sliced) continue;
         if (k < PLANNED) {
             own.policy = runs[k].policy;
             own.alpha = memoi_verified_alpha(&own);
             own.device_bytes = 0;
-            plan = NULL;
             status = memo_session_plan(&own, NULL, &plan, error);
         }
 
         /* The kept run is what later ones are compared with.  No run of the trainer takes more host
          * memory than the desc's. */
         if (!status && (k != HALF || memob_step_plan_fits(plan))) {
-            status = memoi_verified_run(&v, &own, plan, k == CHECKED, error);
-            if (k == AT_ONCE) memoi_verified_swap(&v);
-            if (!status) (void)memoi_verified_compare_all(&v, runs[k].why, &found);
-            if (k == KEPT || k == AT_ONCE) memoi_verified_swap(&v);
+            status = memoi_verified_open(v, &own, plan ? plan : planned, MEMOI_VERIFIED_ONE,
+                                         k == CHECKED, error);
+            if (k == AT_ONCE) memoi_verified_swap(v);
+            if (!status) (void)memoi_verified_compare_all(v, runs[k].why, &found);
+            if (k == KEPT || k == AT_ONCE) memoi_verified_swap(v);
         }
-        if (plan != planned) memo_step_plan_destroy(plan);
+        memo_step_plan_destroy(plan);
         if (!status && found.status && error) *error = found;
-        status = memob_session_verdict(desc, status ? status : found.status, error);
+        status = memob_session_verdict(v->desc, status ? status : found.status, error);
     }
+    return status;
+}
+
+/* Compares states with those of a run before. */
+MEMOI memo_status memoi_verified_compare_states(const memoi_verified* v, const char* why,
+                                                memo_error* error) {
+    const int32_t n = v->desc->n_states;
+    for (int64_t k = 0; k < (int64_t)n * (v->desc->n_layers + 2); k++)
+        if (v->seen[k] != v->digests[k])
+            return MEMOB_INVALID(error, "memo_session_verify: state `%.40s`, layer %d: %s",
+                                 memob_session_name(v->desc->states[k % n].name),
+                                 (int)(k / n) + MEMO_LAYER_FIRST, why);
+    return MEMO_STATUS_OK;
+}
+
+/* The moments of the update, and what else than the moment may change a state there. */
+static const struct {
+    int32_t may;
+    const char *at_most, *at_least; /* why states differ, with most memory and with least */
+} memoi_verified_moments[] = {
+    {0,
+     "two runs of three steps differ, or a checked session changes it; `update`, or what lies "
+     "between micro-batches, changes bytes that outputs lack, or reads bytes of a layer or a "
+     "buffer that has ended, which are NaN",
+     "the least device memory changes it; a pass uses a state that its uses lack, or an address "
+     "kept from another visit"},
+    {MEMO_MAY_DEFER,
+     "an update that is deferred changes it; `update` reads a number that has changed since its "
+     "step, such as a step number: take it from memo_session_get_batch().values",
+     "an update that is deferred changes it with the least device memory; `update` uses a state "
+     "that its uses lack"},
+    {MEMO_MAY_FUSE,
+     "a fused update changes it; `update` reads what is known when the step is over, such as a "
+     "norm of all gradients: take that of the step before, or leave MEMO_MAY_FUSE out",
+     "a fused update changes it with the least device memory; `update` uses a state that its uses "
+     "lack"}};
+
+/* Three steps under each moment that the desc allows, with most and with least device memory; first
+ * in a checked session. */
+MEMOI memo_status memoi_verified_steps(memoi_verified* v, memo_error* error) {
+    enum { N_MOMENTS = sizeof memoi_verified_moments / sizeof *memoi_verified_moments };
+    memo_status status = MEMO_STATUS_OK;
+    memo_error found;
+    for (int32_t k = -1; k < 2 * N_MOMENTS && !status; k++) {
+        const int32_t moment = k < 0 ? 0 : k / 2;
+        const int is_least = k > 0 && k % 2, is_first = k < 0;
+        memo_session_desc own = memoi_verified_desc(v);
+        memo_step_plan* plan = NULL;
+        if (moment && !(own.update_may & memoi_verified_moments[moment].may)) continue;
+        own.update_may = moment ? memoi_verified_moments[moment].may | MEMO_MAY_NOT_PASS : 0;
+        if (own.update_on == MEMO_UPDATE_PLANNED) own.update_on = MEMO_UPDATE_DEVICE;
+        own.is_checked |= is_first;
+        own.device_bytes = 0;
+        found.status = MEMO_STATUS_OK;
+        if (is_least && memo_session_get_least(&own, &own.device_bytes, NULL)) continue;
+        if (!is_least) own.policy = MEMO_POLICY_KEEP;
+        status = memo_session_plan(&own, NULL, &plan, error);
+        if (!status) status = memoi_verified_open(v, &own, plan, MEMOI_VERIFIED_STEPS, 0, error);
+        memo_step_plan_destroy(plan);
+
+        if (!status && !is_first) {
+            const char* why = is_least ? memoi_verified_moments[moment].at_least
+                                       : memoi_verified_moments[moment].at_most;
+            if (!memoi_verified_compare_states(v, why, &found))
+                (void)memoi_verified_compare_outputs(v, why, &found);
+        }
+        if (is_first) {
+            uint64_t* seen = v->seen;
+            v->seen = v->digests, v->digests = seen;
+            memoi_verified_swap(v);
+        }
+        if (!status && found.status && error) *error = found;
+        status = memob_session_verdict(v->desc, status ? status : found.status, error);
+    }
+    return status;
+}
+
+/* 1: bytes are f32, or bf16, of which one is infinite or NaN. */
+MEMOI int memoi_verified_is_infinite(const char* bytes, int64_t n_bytes) {
+    for (int64_t i = 2; i + 2 <= n_bytes; i += 4) {
+        uint16_t half; /* the upper one of f32 */
+        memcpy(&half, bytes + i, sizeof half);
+        if ((half & 0x7f80) == 0x7f80) return 1;
+    }
+    return 0;
+}
+
+/* Gradients after one micro-batch, and after two with the same bytes: the backward adds. */
+MEMOI memo_status memoi_verified_adds(memoi_verified* v, memo_error* error) {
+    memo_session_desc own = memoi_verified_desc(v);
+    memo_step_plan* plan = NULL;
+    memo_status status;
+    const char *expected, *found;
+    own.policy = MEMO_POLICY_KEEP;
+    own.device_bytes = 0;
+    status = memo_session_plan(&own, NULL, &plan, error);
+    if (!status) status = memoi_verified_open(v, &own, plan, MEMOI_VERIFIED_ONE, 0, error);
+    memoi_verified_swap(v);
+    if (!status) status = memoi_verified_open(v, &own, plan, MEMOI_VERIFIED_TWO, 0, error);
+    memo_step_plan_destroy(plan);
+
+    expected = v->expected + v->output_bytes, found = v->found + v->output_bytes;
+    for (int32_t layer = MEMO_LAYER_FIRST; layer <= own.n_layers && !status; layer++)
+        for (int32_t i = 0; i < own.n_states && !status; i++) {
+            const int64_t n_bytes = own.states[i].size_bytes;
+            int64_t at = 0;
+            if (own.states[i].uses != MEMO_STATE_GRADIENT) continue;
+            while (at < n_bytes && !found[at]) at++;
+            if (at < n_bytes && !memcmp(expected, found, (size_t)n_bytes) &&
+                !memoi_verified_is_infinite(found, n_bytes))
+                status = MEMOB_INVALID(
+                    error,
+                    "memo_session_verify: state `%.40s`, layer %d: the gradient is the same after "
+                    "one and after two equal micro-batches; add to it in the backward, and do not "
+                    "clear it: the session does, when a step begins",
+                    memob_session_name(own.states[i].name), (int)layer);
+            expected += n_bytes, found += n_bytes;
+        }
+    return memob_session_verdict(v->desc, status, error);
+}
+
+memo_status memo_session_verify(const memo_session_desc* desc, const memo_verify_desc* check,
+                                memo_error* error) {
+    memo_step_plan* planned = NULL;
+    memoi_verified v;
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "desc", desc);
+    memset(&v, 0, sizeof v);
+    v.desc = desc;
+    if (check) v.check = *check;
+    status = memo_session_plan(desc, NULL, &planned, error);
+    if (!status) status = memob_session_verdict(desc, memoi_verified_create(&v, error), error);
+    if (!status) status = memoi_verified_micro_batches(&v, planned, error);
+    if (!status && desc->n_states && (desc->micro_batches > 1 || desc->n_order > 2))
+        status = memoi_verified_adds(&v, error);
+    if (!status && desc->n_states) status = memoi_verified_steps(&v, error);
     memo_step_plan_destroy(planned);
     memob_arrays_free(&v.arrays);
     return status;

@@ -103,7 +103,7 @@ memo_session_desc make_desc() {
     desc.n_layers = LAYERS, desc.n_rows = ROWS, desc.tile_rows = TILE;
     desc.loss = memo::member<trainer>::call<decltype(&trainer::loss), &trainer::loss>;
     desc.update = memo::member<trainer>::call<decltype(&trainer::update), &trainer::update>;
-    desc.norm = norm, desc.verifying = verifying, desc.planned = planned;
+    desc.planned = planned;
     return desc;
 }
 
@@ -129,7 +129,9 @@ void a_class_is_verified_and_trains() {
     trainer mine;
     memo_session_desc desc = make_desc();
     expected_user = &mine;
-    memo::verify(desc, mine);
+    memo_verify_desc outside = {};
+    outside.norm = norm, outside.verifying = verifying;
+    memo::verify(desc, mine, outside);
     CHECK(n_verifying > 0 && n_norms > 0);
 
     /* In the least budget, and in no less. */
@@ -172,7 +174,7 @@ void exceptions_come_out() {
         CHECK(thrown_by([&] { memo::verify(desc, mine); }) == "the trainer's own");
     }
     const memo_session_desc bound = memo::bind(desc, mine);
-    CHECK(memo_session_verify(&bound, &error) && std::strstr(error.message, "has thrown"));
+    CHECK(memo_session_verify(&bound, NULL, &error) && std::strstr(error.message, "has thrown"));
     mine.throws_in = 0;
     CHECK(thrown_by([&] { memo::verify(desc, mine); }) == "");
 

@@ -437,13 +437,13 @@ static int32_t fuzz_order(fuzz_bytes* in, memo_turn* order) {
 
 /* All but the tables that a target fills. */
 static void fuzz_session_pointers(memo_session_desc* desc) {
-    FUZZ_POINTERS(*desc, 432, &desc->profile_path, &desc->planned, &desc->device,
+    FUZZ_POINTERS(*desc, 400, &desc->profile_path, &desc->planned, &desc->device,
                   &desc->compute_stream, &desc->tensors, &desc->order, &desc->shapes,
                   &desc->layer_kinds, &desc->user, &desc->step, &desc->forward, &desc->between,
-                  &desc->backward, &desc->loss, &desc->recompute, &desc->outputs, &desc->verifying,
-                  &desc->norm, &desc->buffers, &desc->agree, &desc->spill_directory, &desc->states,
-                  &desc->update, &desc->update_host, &desc->rows, &desc->log.write, &desc->log.user,
-                  &desc->device_memory, &desc->host_memory);
+                  &desc->backward, &desc->loss, &desc->recompute, &desc->buffers, &desc->agree,
+                  &desc->spill_directory, &desc->states, &desc->update, &desc->update_host,
+                  &desc->rows, &desc->log.write, &desc->log.user, &desc->device_memory,
+                  &desc->host_memory);
 }
 
 /* A session's error names nothing of the layers below it. */
@@ -536,14 +536,12 @@ static void fuzz_in_flight(fuzz_bytes* in) {
         {"scratch", 64, 0, MEMO_PASS_FORWARD, MEMO_EACH_LAYER, MEMO_PASS_FORWARD, 0, 0},
         {"whole", 64, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0}};
     int64_t rows[FUZZ_N * FUZZ_N * FUZZ_N]; /* each micro-batch in flight has its own */
-    memo_session_output outputs[] = {{"o", NULL, sizeof rows, MEMO_TYPE_U8, 0}};
     memo_profile profile = {.n_rows = 64, .n_kinds = 1};
     memo_state state = {"w", 512, MEMO_STATE_WEIGHTS, 0};
     int i;
     desc.n_tensors = profile.n_tensors = 1 + (int32_t)fuzz_pick(in, FUZZ_N);
     desc.policy = (memo_policy)fuzz_pick(in, MEMO_N_POLICIES);
     desc.n_buffers = (int32_t)fuzz_pick(in, FUZZ_N + 1);
-    desc.n_outputs = (int32_t)fuzz_pick(in, 2);
     desc.device_bytes = fuzz_pick(in, 2) ? 0 : 2048 * fuzz_pick(in, 64);
     desc.host_bytes = fuzz_pick(in, 2) ? 0 : 1024 * fuzz_pick(in, 64);
     for (i = 0; i < FUZZ_N; i++) {
@@ -568,7 +566,6 @@ static void fuzz_in_flight(fuzz_bytes* in) {
     if (desc.n_group > 1) desc.n_group = 1;
     if (desc.n_order > n_order && desc.n_order <= MEMO_TURNS_MAX) desc.n_order = n_order;
     if (desc.n_buffers > n_buffers) desc.n_buffers = n_buffers;
-    if (desc.n_outputs > 1) desc.n_outputs = 1;
     desc.n_shapes = 0;
     desc.states = &state;
     desc.n_states = (int32_t)fuzz_pick(in, 2);
@@ -581,11 +578,9 @@ static void fuzz_in_flight(fuzz_bytes* in) {
         FUZZ_POINTERS(buffers[i], 48, &buffers[i].name);
         buffers[i].name = names[i];
     }
-    outputs[0].address = rows;
     desc.tensors = tensors;
     desc.order = fuzz_pick(in, 32) ? order : NULL;
     desc.buffers = buffers;
-    desc.outputs = outputs;
     desc.rows = desc.policy == MEMO_POLICY_ROWS ? rows : NULL;
     desc.user = &desc;
     desc.forward = desc.backward = fuzz_pick(in, 32) ? fuzz_layer : NULL;

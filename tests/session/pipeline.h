@@ -44,8 +44,9 @@ typedef struct stage {
     memo_session_buffer buffers[P_N_BUFFERS];
     memo_turn order[2 * P_MICRO_BATCHES_MAX * P_CHUNKS_MAX];
     uint64_t gradients[P_LAYERS_MAX]; /* of its layers */
-    memo_session_output outputs[1];
-    memo_device* host; /* runs functions; NULL: the calling thread computes */
+    memo_verify_output outputs[1];
+    memo_verify_desc check; /* of these */
+    memo_device* host;      /* runs functions; NULL: the calling thread computes */
     const memo_device* device;
     memo_stream stream;
     /* Moves a wire between stages; NULL: all are in p. */
@@ -354,15 +355,15 @@ static void p_open_stage(stage* s, pipeline* p, int32_t number) {
     s->desc.tile_rows = memo_test_int(1, 5);
     s->desc.buffers = s->buffers;
     s->desc.n_buffers = P_N_BUFFERS;
-    s->desc.outputs = s->outputs;
-    s->desc.n_outputs = 1;
+    s->check.outputs = s->outputs;
+    s->check.n_outputs = 1;
+    s->check.verifying = p_verifying;
     s->desc.order = s->order;
     s->desc.user = s;
     s->desc.forward = p_forward;
     s->desc.between = p_between;
     s->desc.backward = p_backward;
     s->desc.recompute = p_recompute;
-    s->desc.verifying = p_verifying;
     p_interleaved(s, p_ahead(p, number));
 }
 

@@ -22,6 +22,7 @@ typedef struct computer {
     double weight, *sums;           /* of layers */
     memo_session_buffer buffers[2]; /* the gradient of x, whose address is kept; scratch */
     double* kept;
+    memo_verify_desc check;
     char log[2000];
 } computer;
 
@@ -133,6 +134,7 @@ static void c_make(computer* c, int is_checked) {
 static memo_status c_run(computer* c) {
     own_session* s = NULL;
     memo_status status = memo_session_create(&c->desc, &s, &error);
+    if (!status && c->check.n_outputs) status = memo_session_watch(s, &c->check, &error);
     for (int k = 0; k < (c->keeps ? 4 : 0) && !status; k++)
         status = memo_session_run(s, NULL, &error);
     c->sum = 0;
@@ -461,7 +463,7 @@ static void changing_step(void* user, memo_session* s) {
 }
 
 TEST(verifying_gives_outputs_back) {
-    const memo_session_output outputs[] = {
+    const memo_verify_output outputs[] = {
         {"gradient", changed.gradient, sizeof changed.gradient, MEMO_TYPE_I64, 0},
         {"generator", &changed.generator, sizeof changed.generator, MEMO_TYPE_I64, 0}};
     memo_session* s = NULL;
@@ -474,14 +476,14 @@ TEST(verifying_gives_outputs_back) {
     memset(&changed, 0, sizeof changed);
     changed.gradient[3] = 5, changed.generator = 7;
 
-    m.desc.n_outputs = 2;
-    CHECK_ERROR(memo_session_verify(&m.desc, &error), INVALID_ARGUMENT, "outputs: NULL");
-    m.desc.outputs = outputs;
+    memo_verify_desc check = {.n_outputs = 2};
+    CHECK_ERROR(memo_session_verify(&m.desc, &check, &error), INVALID_ARGUMENT, "outputs: NULL");
+    check.outputs = outputs;
     changed.fails = 1; /* after it has changed them */
-    CHECK_ERROR(memo_session_verify(&m.desc, &error), DEVICE, "the trainer's own");
+    CHECK_ERROR(memo_session_verify(&m.desc, &check, &error), DEVICE, "the trainer's own");
     CHECK(changed.n_steps == 1 && changed.gradient[3] == 5 && changed.generator == 7);
     changed.fails = 0;
-    CHECK_OK(memo_session_verify(&m.desc, &error));
+    CHECK_OK(memo_session_verify(&m.desc, &check, &error));
     CHECK(changed.n_steps > 3 && changed.gradient[3] == 5 && changed.generator == 7);
 
     /* A session that times its steps changes them once in each. */
@@ -494,11 +496,11 @@ TEST(verifying_gives_outputs_back) {
 
     /* The calling thread computes; the sum adds up. */
     c_make(&c, 0);
-    const memo_session_output sum = {"sum", &c.sum, sizeof c.sum, MEMO_TYPE_F64, 0};
-    c.desc.outputs = &sum, c.desc.n_outputs = 1;
+    const memo_verify_output sum = {"sum", &c.sum, sizeof c.sum, MEMO_TYPE_F64, 0};
+    check.outputs = &sum, check.n_outputs = 1;
     c.desc.policy = MEMO_POLICY_ALPHA;
     c.sum = 5;
-    CHECK_OK(memo_session_verify(&c.desc, &error));
+    CHECK_OK(memo_session_verify(&c.desc, &check, &error));
     CHECK(c.sum <= 5 && c.sum >= 5);
     CHECK_OK(memo_session_create(&c.desc, &s, &error));
     CHECK_OK(memo_session_run(s, NULL, &error));
@@ -526,7 +528,7 @@ static double g_norm(void* user) {
 
 TEST(a_missing_output_is_named) {
     gradients g;
-    const memo_session_output outputs[] = {
+    const memo_verify_output outputs[] = {
         {"listed", g.listed, sizeof g.listed, MEMO_TYPE_F64, C_LAYERS},
         {"other", g.other, sizeof g.other, MEMO_TYPE_F64, C_LAYERS},
         {"half of listed", g.listed, sizeof g.listed / 2, MEMO_TYPE_F64, C_LAYERS / 2}};
@@ -538,17 +540,19 @@ TEST(a_missing_output_is_named) {
         c_make(&g.c, 0);
         g.c.sums = g.listed;
         if (!begins_at_0) g.listed[1] = 0.5, g.other[2] = 5;
-        g.c.desc.backward = g_backward, g.c.desc.norm = g_norm;
-        g.c.desc.outputs = outputs + (which == 4), g.c.desc.n_outputs = n_listed;
-        if (which == 3) g.c.desc.norm = NULL; /* only the log tells */
+        g.c.desc.backward = g_backward;
+        const memo_verify_desc check = {.outputs = outputs + (which == 4),
+                                        .n_outputs = n_listed,
+                                        .norm =
+                                            which == 3 ? NULL : g_norm}; /* only the log tells */
         g.c.desc.policy = MEMO_POLICY_ALPHA;
-        const memo_status status = memo_session_verify(&g.c.desc, &error);
+        const memo_status status = memo_session_verify(&g.c.desc, &check, &error);
         IN_CASE("case %d: %s", k, status ? error.message : "ok");
         CHECK((strstr(g.c.log, "norm is NULL: ") != NULL) == (which == 3));
         CHECK_IS(status, ==,
                  is_right || which == 3 ? MEMO_STATUS_OK : MEMO_STATUS_INVALID_ARGUMENT);
         if (status)
-            CHECK(strstr(error.message, "memo_session_desc.outputs: norm was ") &&
+            CHECK(strstr(error.message, "memo_verify_desc.outputs: norm was ") &&
                   strstr(error.message, begins_at_0 ? "was 0 and is " : "was 5.02493781 and is ") &&
                   strstr(error.message, "list all bytes that a micro-batch changes"));
         CHECK((g.other[2] <= 5 && g.other[2] >= 5) == (n_listed == 2 && !begins_at_0));
@@ -570,14 +574,14 @@ static void adding_between(void* user, memo_session* s) {
 }
 
 TEST(changes_outside_of_a_backward_are_named) {
-    const memo_session_output outputs[] = {
+    const memo_verify_output outputs[] = {
         {"statistic", &statistic, sizeof statistic, MEMO_TYPE_F64, 0}};
     gradients g;
     for (int is_listed = 0; is_listed < 2; is_listed++) {
         memset(&g, 0, sizeof g);
         c_make(&g.c, 1);
         g.c.desc.recompute = advancing_recompute;
-        g.c.desc.outputs = outputs, g.c.desc.n_outputs = is_listed;
+        g.c.check.outputs = outputs, g.c.check.n_outputs = is_listed;
         const memo_status status = c_run(&g.c);
         CHECK_IS(status, ==, is_listed ? MEMO_STATUS_INVALID_ARGUMENT : MEMO_STATUS_OK);
         if (is_listed)
@@ -592,8 +596,9 @@ TEST(changes_outside_of_a_backward_are_named) {
         own_session* s = NULL;
         memset(&g, 0, sizeof g);
         c_make(&g.c, 1);
-        g.c.desc.between = adding_between, g.c.desc.norm = g_norm;
+        g.c.desc.between = adding_between, g.c.check.norm = g_norm;
         CHECK_OK(memo_session_create(&g.c.desc, &s, &error));
+        CHECK_OK(memo_session_watch(s, &g.c.check, &error));
         for (int k = 0; k < 3; k++) {
             CHECK_OK(memo_session_run(s, NULL, &error));
             if (validates)
@@ -616,7 +621,7 @@ static memo_status keep_memory(MEMO_UNUSED void* context, MEMO_UNUSED void* addr
  * device frees nothing before its end, because the mistake writes to memory of a closed session. */
 TEST(tensors_that_no_forward_writes_are_named) {
     static double sums[C_LAYERS];
-    const memo_session_output outputs[] = {{"sums", sums, sizeof sums, MEMO_TYPE_F64, C_LAYERS}};
+    const memo_verify_output outputs[] = {{"sums", sums, sizeof sums, MEMO_TYPE_F64, C_LAYERS}};
     const memo_host_device_desc plain = MEMO_ZERO(memo_host_device_desc);
     computer c;
     memo_device* host = NULL;
@@ -653,8 +658,9 @@ TEST(tensors_that_no_forward_writes_are_named) {
         c.keeps = k;
         c.elsewhere = 2 * !k;
         c.sums = sums;
-        c.desc.outputs = outputs, c.desc.n_outputs = 1;
-        CHECK_ERROR(memo_session_verify(&c.desc, &error), INVALID_ARGUMENT, "wrote nothing into");
+        const memo_verify_desc check = {.outputs = outputs, .n_outputs = 1};
+        CHECK_ERROR(memo_session_verify(&c.desc, &check, &error), INVALID_ARGUMENT,
+                    "wrote nothing into");
     }
     memo_host_device_destroy(host);
 }
@@ -675,7 +681,7 @@ TEST(verify_finds_other_gradients) {
          "(larger than what the kernel writes?); if it is right, tile_rows of 16 would work"},
         {0, 0, 1, MEMO_POLICY_MEMO, "two micro-batches differ; a kernel is not deterministic"}};
     double sums[C_LAYERS + 1], before[C_LAYERS + 1];
-    const memo_session_output outputs[] = {
+    const memo_verify_output outputs[] = {
         {"sums", sums, C_LAYERS * sizeof *sums, MEMO_TYPE_F64, C_LAYERS}};
     computer c;
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
@@ -683,17 +689,16 @@ TEST(verify_finds_other_gradients) {
         c.sums = sums;
         c.reads = cases[k].reads, c.block = cases[k].block, c.drifts = cases[k].drifts;
         c.desc.policy = cases[k].policy;
-        c.desc.outputs = outputs, c.desc.n_outputs = 1;
+        const memo_verify_desc check = {.outputs = outputs, .n_outputs = 1};
         for (int l = 0; l <= C_LAYERS; l++) before[l] = sums[l] = 3.5 * l;
-        memo_status status = memo_session_verify(&c.desc, &error);
+        memo_status status = memo_session_verify(&c.desc, &check, &error);
         CHECK_CASE(cases[k].message ? status == MEMO_STATUS_INVALID_ARGUMENT &&
                                           strstr(error.message, cases[k].message)
                                     : status == MEMO_STATUS_OK,
                    "case %d: %s", (int)k, status ? error.message : "ok");
         CHECK(!memcmp(sums, before, sizeof sums));
     }
-    c.desc.n_outputs = 0;
-    CHECK_ERROR(memo_session_verify(&c.desc, &error), INVALID_ARGUMENT, "nothing to compare");
+    CHECK_ERROR(memo_session_verify(&c.desc, NULL, &error), INVALID_ARGUMENT, "nothing to compare");
 }
 
 /* A kernel that ends only when somebody waits for its stream, and the frees of device memory before

@@ -395,6 +395,7 @@ static void sessions(void) {
                                     .forward = no_layer,
                                     .backward = no_layer,
                                     .update = no_layer};
+    const memo_verify_desc check = {0};
     own_step_plan *plan = NULL, *no_plan = NULL;
     own_session *s = NULL, *none = NULL;
     memo_profile profile;
@@ -421,11 +422,15 @@ static void sessions(void) {
     REFUSED(memo_session_open, session, &desc, plan, NULL, &error);
     CREATES_NONE(none, memo_session_create, desc, NULL, &none, &error);
     REFUSED(memo_session_create, session, &desc, NULL, &error);
-    REFUSED(memo_session_verify, desc, NULL, &error);
+    REFUSED(memo_session_verify, desc, NULL, NULL, &error);
+    ROW(memo_session_verify, check,
+        CHECK_ERROR(memo_session_verify(&desc, NULL, &error), INVALID_ARGUMENT, "to compare"));
     NOTHING(memo_session_destroy, session, NULL);
     CHECK_OK(memo_session_open(&desc, plan, &s, &error));
 
     /* Between micro-batches. */
+    REFUSED(memo_session_watch, session, NULL, &check, &error);
+    REFUSED(memo_session_watch, check, s, NULL, &error);
     REFUSED(memo_session_run, session, NULL, NULL, &error);
     VALID(memo_session_run, batch, s, NULL, &error);
     CHECK_IS(memo_session_run(NULL, NULL, NULL), ==, MEMO_STATUS_INVALID_ARGUMENT);

@@ -455,7 +455,7 @@ static void timed_order(int has_file) {
     if (!has_file) s.desc.policy = MEMO_POLICY_MEMO;
     if (!has_file) s.desc.device_bytes = least_of_session(&s.desc) + 1024;
     if (has_file) small_file(&s);
-    CHECK_OK(memo_session_verify(&s.desc, &error));
+    CHECK_OK(memo_session_verify(&s.desc, &s.check, &error));
     CHECK_OK(session_times(&s.desc, &profile, &error));
     CHECK(profile.forward_s[0] > 0 && profile.backward_s[0] > 0);
     CHECK_IS(p_n_wrong(&s, 8), ==, 0); /* 7 steps that are timed, 1 that plans */

@@ -208,8 +208,9 @@ TEST(sessions_plan_orders_in_slices) {
     static const memo_turn order[] = {{0, 0, MEMO_PASS_FORWARD},  {1, 0, MEMO_PASS_FORWARD},
                                       {0, 0, MEMO_PASS_BACKWARD}, {2, 0, MEMO_PASS_FORWARD},
                                       {1, 0, MEMO_PASS_BACKWARD}, {2, 0, MEMO_PASS_BACKWARD}};
-    const memo_session_output output = {"gw", f.t.sums.layers, sizeof f.t.sums.layers,
-                                        MEMO_TYPE_F64, 0};
+    const memo_verify_output output = {"gw", f.t.sums.layers, sizeof f.t.sums.layers, MEMO_TYPE_F64,
+                                       0};
+    const memo_verify_desc check = {.outputs = &output, .n_outputs = 1};
     do f_random(&f);
     while (f.n_chunks > 1 || f.t.desc.n_rows < 20 || f.t.desc.n_tensors == T_N_SHORT);
     memo_session_desc* d = &f.t.desc;
@@ -217,11 +218,10 @@ TEST(sessions_plan_orders_in_slices) {
     memcpy(f.of.order, order, sizeof order);
     f.p.n_micro_batches = 3;
     d->tile_rows = 2, d->slice_rows = 6;
-    d->outputs = &output, d->n_outputs = 1;
     own_step_plan* kept = step_plan_of(d, NULL);
     const int64_t least = least_of_session(d);
     d->device_bytes = (least + kept->device_bytes) / 2;
-    CHECK_OK(memo_session_verify(d, &error));
+    CHECK_OK(memo_session_verify(d, &check, &error));
 
     /* The first steps are timed; the last ones run by the plan of their times. */
     d->timed_steps = 3;

@@ -215,7 +215,7 @@ static void make(trainer* r, mistake m) {
     for (int l = 0; l < L; l++) r->w[l] = 0.5f - 0.1f * (float)l;
     r->desc.tensors = r->tensors, r->desc.n_tensors = N_TENSORS;
     r->desc.n_layers = L, r->desc.n_rows = T, r->desc.tile_rows = 2 * BLOCK;
-    r->desc.user = r, r->desc.step = step, r->desc.recompute = recompute, r->desc.norm = norm;
+    r->desc.user = r, r->desc.step = step, r->desc.recompute = recompute;
 
     if (m == ROWS_TOO_SMALL) r->tensors[ATT].row_bytes -= 4;
     if (m == ROWS_TOO_LARGE) r->tensors[FC].row_bytes += 4;
@@ -270,16 +270,17 @@ static memo_status train(trainer* r, memo_policy policy, int64_t device_bytes) {
 }
 
 static memo_status verify(trainer* r) {
-    const memo_session_output outputs[] = {{"dw", r->dw, sizeof r->dw, MEMO_TYPE_F32, L},
-                                           {"db", r->db, sizeof r->db, MEMO_TYPE_F32, L}};
-    memo_session_output listed[2] = {outputs[0], outputs[1]};
+    const memo_verify_output outputs[] = {{"dw", r->dw, sizeof r->dw, MEMO_TYPE_F32, L},
+                                          {"db", r->db, sizeof r->db, MEMO_TYPE_F32, L}};
+    memo_verify_output listed[2] = {outputs[0], outputs[1]};
+    memo_verify_desc check = MEMO_ZERO(memo_verify_desc);
     memo_device table;
     memo_device* host = kept_device(&table);
     r->desc.device = &table, r->desc.computes_on_host = 1;
-    r->desc.outputs = listed;
-    r->desc.n_outputs = r->m == NO_OUTPUTS ? 0 : r->m == OUTPUT_MISSING ? 1 : 2;
+    check.outputs = listed, check.norm = norm;
+    check.n_outputs = r->m == NO_OUTPUTS ? 0 : r->m == OUTPUT_MISSING ? 1 : 2;
     if (r->m == OUTPUT_SHORT) listed[1].size_bytes -= 8, listed[1].n_layers = L - 2;
-    const memo_status status = memo_session_verify(&r->desc, &error);
+    const memo_status status = memo_session_verify(&r->desc, &check, &error);
     memo_host_device_destroy(host);
     return status;
 }

@@ -229,17 +229,17 @@ TEST(mistakes_are_errors) {
 
     /* Zeroed in the last slice of the backward instead of the first, and in each slice. */
     model_init(&m, 30, 6, MEMO_POLICY_MEMO);
-    const memo_session_output outputs[] = {
+    const memo_verify_output outputs[] = {
         {"gw", m.t.sums.layers, LAYERS * sizeof m.t.sums.layers[0], MEMO_TYPE_F64, LAYERS},
         {"gx", m.t.sums.input, sizeof m.t.sums.input, MEMO_TYPE_F64, 0}};
-    m.t.desc.outputs = outputs, m.t.desc.n_outputs = 2;
-    CHECK_OK(memo_session_verify(&m.t.desc, &error));
+    const memo_verify_desc check = {.outputs = outputs, .n_outputs = 2};
+    CHECK_OK(memo_session_verify(&m.t.desc, &check, &error));
     m.t.mistake = T_ZEROES_LAST;
-    CHECK_ERROR(memo_session_verify(&m.t.desc, &error), INVALID_ARGUMENT,
+    CHECK_ERROR(memo_session_verify(&m.t.desc, &check, &error), INVALID_ARGUMENT,
                 "memo_session_verify: output `gw`, layer 0");
     CHECK(strstr(error.message, "reads bytes that no kernel has written") != NULL);
     m.t.mistake = T_ZEROES_EACH;
-    CHECK_ERROR(memo_session_verify(&m.t.desc, &error), INVALID_ARGUMENT,
+    CHECK_ERROR(memo_session_verify(&m.t.desc, &check, &error), INVALID_ARGUMENT,
                 "memo_session_verify: output `gw`, layer 0: in slices it differs by");
 
     /* Late rows are of one open layer. */

@@ -1968,13 +1968,13 @@ TEST(gradients_of_states_are_verified) {
         do t_init_random(&t, ROWS);
         while (t.desc.n_layers < 6 || t.desc.slice_rows);
         t.desc.device = device;
-        CHECK_OK(memo_session_verify(&t.desc, &error));
+        CHECK_OK(memo_session_verify(&t.desc, NULL, &error));
         t.desc.backward = backward_behind;
-        CHECK_ERROR(memo_session_verify(&t.desc, &error), INVALID_ARGUMENT,
+        CHECK_ERROR(memo_session_verify(&t.desc, NULL, &error), INVALID_ARGUMENT,
                     "memo_session_verify: output `gradients`, layer ");
         t.desc.backward = t_backward;
         t_take_order(&t);
-        CHECK_OK(memo_session_verify(&t.desc, &error));
+        CHECK_OK(memo_session_verify(&t.desc, NULL, &error));
     }
 }
 
@@ -2212,7 +2212,7 @@ TEST(states_of_odd_bytes_are_filled_used_and_verified) {
         desc.update_may = (k >> 1 & 3) | MEMO_MAY_NOT_PASS;
         if (k & 4) CHECK_OK(memo_session_get_least(&desc, &desc.device_bytes, &error));
         CHECK_OK(memo_session_get_least(&desc, &least, &error));
-        if (!desc.is_checked) CHECK_OK(memo_session_verify(&desc, &error));
+        if (!desc.is_checked) CHECK_OK(memo_session_verify(&desc, NULL, &error));
         CHECK_OK(memo_session_create(&desc, &s, &error)); /* which may measure with zeros */
         n_wrong_bytes = 0;
         memset(bytes, 7, sizeof bytes); /* the update does not use these states */

@@ -351,17 +351,6 @@ typedef struct memo_shape {
 } memo_shape;
 #define MEMO_SHAPES_MAX 16
 
-/* Bytes outside of the session that a micro-batch changes and that matter afterwards: gradients
- * that add up, a loss, the state of a generator.  They are memory of the device, or of the host if
- * the calling thread computes.  memo_session_verify compares them. */
-typedef struct memo_session_output {
-    const char* name; /* shown in messages; borrowed, as the bytes are */
-    void* address;
-    int64_t size_bytes;
-    memo_type type;   /* of its numbers */
-    int32_t n_layers; /* equal parts, one of each layer, as in (L, C, C); 0: it is of no layer */
-} memo_session_output;
-
 typedef struct memo_step_plan memo_step_plan;
 
 typedef struct memo_session_desc {
@@ -499,34 +488,22 @@ typedef struct memo_session_desc {
     /* 1, or MEMO_CHECK=1 in the environment: a checked session.  Tensors are computed between
      * guards, and hashed when their layer ends; then they are NaN.  Every row must have its bytes
      * again when its backward begins.  Buffers lie between guards, too, and are NaN before their
-     * life and after it, as is an EDGE in slices before the trainer writes it.  States change only
-     * in passes that may write to them.  The first difference is an error that names layer, tensor,
-     * row, buffer or state, and the likely cause.  One layer of each kind recomputes every tensor
-     * once, whatever the plan, logs the least tile_rows that gives the bits, and must not change
-     * `outputs`.  A forward alone must not change the norm.  Beside the budgets a checked session
-     * takes three layers of device memory, two of host memory, four times the bytes of
-     * MEMO_OWNER_MICRO_BATCH, and 8 bytes for each row of each tensor of each layer; on a GPU,
-     * which hashes rows itself, 24 bytes more for each row of a layer.  It waits in every layer. */
+     * life and after it, as is an EDGE in slices before the trainer writes it.  States lie between
+     * guards in each visit, elsewhere than in the visit before; they change only in passes that may
+     * write to them, and those that an update makes are NaN before, as are values behind
+     * values_bytes.  The first difference is an error that names layer, tensor, row, buffer or
+     * state, and the likely cause.  One layer of each kind recomputes every tensor once, whatever
+     * the plan, and logs the least tile_rows that gives the bits.  memo_session_watch
+     * (extras/memo_check.h) adds bytes of the trainer.  Beside the budgets a checked session takes
+     * three layers of device memory, two of host memory, four times the bytes of
+     * MEMO_OWNER_MICRO_BATCH, three times the states of a layer, of FIRST and of LAST, and 8 bytes
+     * for each row of each tensor of each layer; on a GPU, which hashes rows itself, 24 bytes more
+     * for each row of a layer.  It waits in every layer. */
     int32_t is_checked;
     /* 1: the shortage of a plan has what this plan lacks; no budgets are tried.  Sooner by ten to a
      * hundred plans, for those who ask whether one of many sizes fits. */
     int32_t is_unadvised;
     memo_log log; /* a line for each phase; NULL, but with MEMO_CHECK=1: to stderr */
-
-    /* --- memo_session_verify --- */
-    /* It runs micro-batches that do not train, and compares these bytes, which have their values
-     * again afterwards. */
-    const memo_session_output* outputs;
-    int32_t n_outputs;
-    /* Optional: called with 1 before each micro-batch of memo_session_verify, with 0 after it.  The
-     * trainer takes care of what `outputs` does not list.  It may leave out its communication
-     * between the two. */
-    void (*verifying)(void* user, memo_session* session, int32_t begins);
-    /* Optional: the norm of all gradients, or another number that follows from all bytes that the
-     * update reads, and is the same for the same bytes.  memo_session_verify calls it before each
-     * micro-batch, and when the outputs have their bytes again.  Another number is an error:
-     * `outputs` lacks bytes.  The function waits for its own work. */
-    double (*norm)(void* user);
 } memo_session_desc;
 
 /* A plan of a shape's micro-batch: data, without a device.  swap, trace, addresses, times and the

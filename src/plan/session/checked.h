@@ -4,7 +4,7 @@
 #include "plan/session/agreement.h"
 #include "plan/session/states.h"
 /* --- >>session checked ---
- * Knows: tensors, buffers and outputs of a checked session, where the engine has their rows, and
+ * Knows: tensors and buffers of a checked session, where the engine has their rows, and
  * which rows are recomputed.  Knows nothing of when rows move, and of how a plan is found.
  *
  * Two layers are open at most, so a checked session computes in two *slots* beside the engine's
@@ -26,8 +26,7 @@
  * 3. The image of a slot has room for the bytes that are looked at.
  * 4. A buffer and as many bytes behind it lie in a half; the list has room for each. */
 
-#define MEMOI_GUARD       512
-#define MEMOI_SWEPT_BYTES 4096 /* that one thread of a device looks at */
+#define MEMOI_STATE_GUARD (1 << 20) /* at most */
 #define MEMOI_HANDS_ON                                                                             \
     "a layer hands rows on in a buffer of the trainer, which the next layer copies into its own "  \
     "tensor"
@@ -66,6 +65,23 @@ MEMOI void memoi_checked_destroy(memo_session* s) {
     memset(c, 0, sizeof *c);
 }
 
+/* States of open visits lie beside each other, with guards.  Returns how many bytes they take, with
+ * room for what is written behind the last guard. */
+MEMOI int64_t memoi_checked_place_states(memo_session* s) {
+    memoi_checked* c = &s->checked;
+    int64_t at = 0, most = 0;
+    for (int32_t i = 0; i < s->desc.n_states; i++)
+        most = memob_max(most, s->desc.states[i].size_bytes);
+    most = memob_align_up(most, MEMOI_GUARD);
+    c->guard_bytes = memob_min(most, MEMOI_STATE_GUARD);
+    for (int32_t i = 0; i < s->desc.n_states; i++) {
+        c->states_at[i] = at;
+        at += memob_align_up(s->desc.states[i].size_bytes, MEMOI_GUARD) + c->guard_bytes;
+    }
+    c->states_bytes = at;
+    return 2 * at + most;
+}
+
 /* Takes three layers and four times the buffers on the device, and two layers pinned, beside the
  * budgets.  If times are known, another plan was open, whose addresses the trainer may
  * have kept. */
@@ -74,7 +90,7 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
     const int32_t n = s->desc.n_tensors;
     memob_engine* e = &c->engine;
     memo_status status;
-    int64_t at = MEMOI_GUARD, n_requests = 0, n_found, found_bytes;
+    int64_t at = MEMOI_GUARD, n_requests = 0, n_found, found_bytes, states_bytes, device_bytes;
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         const memo_step_plan* plan = s->parts[k].plan;
         n_requests = memob_max(n_requests, plan->addresses->n_buffers);
@@ -89,7 +105,8 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
     c->hashes = MEMOB_ARRAY(&c->arrays, uint64_t, s->most_steps * c->most_rows * n);
     c->states =
         MEMOB_ARRAY(&c->arrays, uint64_t, (int64_t)s->states_desc.n_layers * s->desc.n_states);
-    c->outputs = MEMOB_ARRAY(&c->arrays, uint64_t, s->desc.n_outputs);
+    c->states_at = MEMOB_ARRAY(&c->arrays, int64_t, s->desc.n_states);
+    c->lies_of = MEMOB_ARRAY(&c->arrays, int32_t, s->desc.n_states);
     if (c->arrays.failed) return memob_no_memory(error, "the hashes of a checked session");
 
     for (int32_t t = 0; t < n; t++) {
@@ -109,9 +126,10 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
     if (!found_bytes) c->found = MEMOB_ARRAY(&c->arrays, memo_row_content, n_found);
     if (c->arrays.failed) return memob_no_memory(error, "the rows of a checked session");
 
+    states_bytes = memoi_checked_place_states(s);
+    device_bytes = 3 * at + c->memory_bytes + found_bytes + states_bytes;
     memob_engine_begin(e, s->device, NULL, 0, NULL, NULL);
-    status = memob_engine_acquire(e, "", 3 * at + c->memory_bytes + found_bytes,
-                                  at + MEMOI_GUARD + found_bytes, error);
+    status = memob_engine_acquire(e, "", device_bytes, at + MEMOI_GUARD + found_bytes, error);
     c->stream = s->desc.compute_stream;
     if (!status && s->desc.computes_on_host) {
         status = memob_engine_take_streams(e, MEMOB_STREAM_TO_HOST, error);
@@ -124,69 +142,15 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
             error, status,
             "a checked session takes %lld bytes of the device beside device_bytes; lower "
             "device_bytes, or set is_checked and MEMO_CHECK to 0",
-            (long long)(3 * at + c->memory_bytes + found_bytes));
+            (long long)device_bytes);
     if (status) return status;
     c->slots = e->memory.device;
     c->memory = c->slots + (c->memory_bytes ? 3 : 2) * at;
+    c->states_memory = c->slots + device_bytes - states_bytes;
     if (!found_bytes) return status;
     c->found = (memo_row_content*)(void*)(c->image + at + MEMOI_GUARD);
     c->seen = (memo_row_content*)(void*)(e->memory.device + 3 * at + c->memory_bytes);
     return status;
-}
-
-/* Leaves in c->found what rows of the session's device memory hold, and waits. */
-MEMOI int memoi_checked_view(memo_session* s, char* bytes, int64_t row_bytes, int64_t n_rows) {
-    memoi_checked* c = &s->checked;
-    char* image = c->image + (uintptr_t)bytes % 8;
-    memo_status status;
-    MEMO_ASSERT(n_rows * row_bytes <= c->slot_bytes); /* 3 */
-    if (n_rows <= 0) return 1;
-    if (c->seen) {
-        status = s->device->inspect(s->device->context, c->stream, bytes, row_bytes, n_rows,
-                                    c->seen, &s->call_error);
-        if (!memoi_session_is_ok(s, status)) return 0;
-        return memoi_checked_copy(s, (char*)c->seen, (char*)c->found,
-                                  n_rows * (int64_t)sizeof *c->found, 0);
-    }
-    if (!memoi_checked_copy(s, bytes, image, n_rows * row_bytes, 0)) return 0;
-    for (int64_t row = 0; row < n_rows; row++)
-        c->found[row] = memob_row_content(image + row * row_bytes, row_bytes);
-    return 1;
-}
-
-/* Fills bytes of the session's memory with poison.  A part comes from the host, and doubles. */
-MEMOI void memoi_checked_fill(memo_session* s, char* bytes, int64_t n_bytes) {
-    const memoi_checked* c = &s->checked;
-    int64_t at = memob_min(n_bytes, memob_min(c->slot_bytes, 1 << 20) / 8 * 8), n;
-    char* image;
-    if (!c->slots || n_bytes <= 0 || s->error.status) return;
-    image = c->image + (uintptr_t)bytes % 8;
-    memob_poison(image, at);
-    if (!memoi_checked_copy(s, bytes, image, at, 1)) return;
-    for (; at < n_bytes && !s->error.status; at += n) {
-        n = memob_min(at, n_bytes - at);
-        (void)memoi_session_is_ok(s, memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE,
-                                               bytes + at, bytes, n, &s->call_error));
-    }
-    if (!s->error.status)
-        (void)memoi_session_is_ok(s, memo_stream_synchronize(s->device, c->stream, &s->call_error));
-}
-
-/* Returns how many of the first bytes of the session's memory are poison. */
-MEMOI int64_t memoi_checked_sweep(memo_session* s, char* bytes, int64_t n_bytes) {
-    const memoi_checked* c = &s->checked;
-    int64_t at = 0, n, n_rows, row_bytes;
-    for (; c->slots && at < n_bytes && !s->error.status; at += n) {
-        n = memob_min(n_bytes - at, c->slot_bytes);
-        row_bytes = memob_min(n, MEMOI_SWEPT_BYTES);
-        n_rows = n / row_bytes;
-        n = n_rows * row_bytes;
-        if (!memoi_checked_view(s, bytes + at, row_bytes, n_rows)) break;
-        for (int64_t row = 0; row < n_rows; row++)
-            if (c->found[row].n_poisoned < row_bytes)
-                return at + row * row_bytes + c->found[row].n_poisoned;
-    }
-    return n_bytes;
 }
 
 /* Copies all rows but the recomputed between a slot and the engine's memory.  LAYER tensors are
@@ -261,7 +225,7 @@ MEMOI memo_status memoi_checked_blame(memo_session* s, int32_t step, int32_t t, 
     if (!why) why = guesses[is_new ? 2 : is_poison];
     return memo_error_set(&s->call_error, MEMO_STATUS_INVALID_ARGUMENT,
                           "checked session: layer %d, tensor `%s`, row %lld: %s",
-                          (int)memoi_session_layer(s, step), s->steps->tensors[t].name,
+                          (int)memob_session_layer(s, step), s->steps->tensors[t].name,
                           (long long)(step % s->n_of_batch * s->steps->n_rows + row), why);
 }
 
@@ -308,7 +272,7 @@ MEMOI int memoi_checked_look(memo_session* s, int32_t step, memoi_checked_after 
             s, MEMO_STATUS_INVALID_ARGUMENT,
             "checked session: layer %d, tensor `%s`, row %lld: the %s wrote behind "
             "its %lld rows of %lld bytes; %s",
-            (int)memoi_session_layer(s, step), tensor->name, (long long)n_rows, names[after],
+            (int)memob_session_layer(s, step), tensor->name, (long long)n_rows, names[after],
             (long long)n_rows, (long long)tensor->row_bytes,
             memob_tensor_is_routed(s->steps, t)
                 ? "call memo_session_set_routed with all rows before they are written"
@@ -333,7 +297,7 @@ MEMOI int memoi_checked_look(memo_session* s, int32_t step, memoi_checked_after 
                 "cached address, bytes of a tensor that has ended, or a layer that lacks the "
                 "tensor; call memo_session_get_address each time, give such layers another kind, "
                 "and call memo_session_skip_layer if one is left out on purpose; " MEMOI_HANDS_ON,
-                (int)memoi_session_layer(s, step), s->steps->tensors[t].name);
+                (int)memob_session_layer(s, step), s->steps->tensors[t].name);
             return 0;
         }
         if (row == n) continue;
@@ -436,7 +400,7 @@ MEMOI int memoi_checked_keeps_bits(memo_session* s, int32_t step, int32_t t, int
     if (s->error.status) return 0;
     for (int32_t i = n_runs - 1; i >= 0; i--) {
         const int64_t begin = i * last / steps * tile_rows;
-        s->desc.recompute(s->desc.user, s, memoi_session_layer(s, step), t, begin,
+        s->desc.recompute(s->desc.user, s, memob_session_layer(s, step), t, begin,
                           memob_min(begin + tile_rows, n));
     }
 
@@ -498,35 +462,8 @@ MEMOI void memoi_checked_test_tiles(memo_session* s, int32_t step) {
     }
 }
 
-/* Does recomputation leave the outputs alone? */
-MEMOI void memoi_checked_outputs(memo_session* s, int32_t step, int is_end) {
-    for (int32_t i = 0; i < s->desc.n_outputs && !s->error.status; i++) {
-        const memo_session_output* output = &s->desc.outputs[i];
-        const uint64_t hash = memoi_checked_hash(s, (char*)output->address, output->size_bytes,
-                                                 s->desc.computes_on_host);
-        if (is_end && hash != s->checked.outputs[i] && !s->error.status)
-            MEMOI_SESSION_FAIL(
-                s, MEMO_STATUS_INVALID_ARGUMENT,
-                "checked session: layer %d: recompute changes output `%.40s`; it may write tensors "
-                "of its layer alone: let the forward count, and use no buffer that the backward "
-                "reads as scratch",
-                (int)memoi_session_layer(s, step), memob_session_name(output->name));
-        s->checked.outputs[i] = hash;
-    }
-}
-
-/* Before and after a micro-batch that is a forward alone: the update reads nothing new. */
-MEMOI void memoi_checked_norm(memo_session* s, int is_end) {
-    memoi_checked* c = &s->checked;
-    double now;
-    if (!c->slots || !s->desc.norm || !s->batch.is_forward_only || s->error.status) return;
-    now = s->desc.norm(s->desc.user);
-    if (is_end && memcmp(&now, &c->norm, sizeof now) != 0)
-        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
-                           "checked session: norm was %.9g and is %.9g after a forward alone; add "
-                           "gradients only if memo_session_get_batch gives is_forward_only 0",
-                           c->norm, now);
-    c->norm = now;
+MEMOI void memoi_checked_watch(memo_session* s, memob_watched what, int32_t step, int is_end) {
+    if (s->watch && s->checked.slots && !s->error.status) s->watch(s, what, step, is_end);
 }
 
 /* Before a backward: every row has the bytes that the forward gave it. */
@@ -537,9 +474,9 @@ MEMOI void memoi_checked_backward_begin(memo_session* s, int32_t step) {
         (c->kinds & kind) || step % s->n_slices || s->part->skipped[step])
         return;
     c->kinds |= kind;
-    memoi_checked_outputs(s, step, 0);
+    memoi_checked_watch(s, MEMOB_WATCH_RECOMPUTATION, step, 0);
     memoi_checked_test_tiles(s, step);
-    memoi_checked_outputs(s, step, 1);
+    memoi_checked_watch(s, MEMOB_WATCH_RECOMPUTATION, step, 1);
 }
 
 /* Bytes [begin, end) must be poison; those of a buffer that lives may have any value. */

@@ -19,7 +19,6 @@ static const memob_value memoi_session_own[] = {
     MEMOI_NUMBER(INT64, host_bytes, 0, MEMOB_BYTES_MAX),
     MEMOI_NUMBER(INT64, disk_bytes, 0, MEMOB_BYTES_MAX),
     MEMOI_NUMBER(INT64, reserve_bytes, 0, MEMOB_BYTES_MAX),
-    MEMOI_NUMBER(INT32, n_outputs, 0, INT32_MAX),
     MEMOI_NUMBER(INT32, update_on, 0, MEMO_N_UPDATES - 1)};
 static const memob_value memoi_session_alike[] = {
     MEMOI_NUMBER(INT32, n_tensors, 1, MEMO_PROFILE_TENSORS_MAX),
@@ -50,8 +49,7 @@ enum {
     DO(order, n_order, memo_turn)                                                                  \
     DO(shapes, n_shapes, memo_shape)                                                               \
     DO(buffers, n_buffers, memo_session_buffer)                                                    \
-    DO(states, n_states, memo_state)                                                               \
-    DO(outputs, n_outputs, memo_session_output)
+    DO(states, n_states, memo_state)
 
 /* 1: the policy is the best alpha, to be found. */
 MEMOI int memoi_session_is_alpha(const memo_session_desc* desc) {
@@ -289,13 +287,6 @@ MEMOI memo_status memoi_session_check_tables(const memo_session_desc* desc, memo
     if (missing)
         return MEMOB_INVALID(error, "memo_session_desc.%s: NULL; set the table, or its length to 0",
                              missing);
-    for (int32_t t = 0; t < desc->n_outputs; t++)
-        if (!desc->outputs[t].address || desc->outputs[t].size_bytes < 0 ||
-            desc->outputs[t].size_bytes > MEMOB_BYTES_MAX / desc->n_outputs)
-            return MEMOB_INVALID(error,
-                                 "memo_session_desc.outputs[%d]: `%.40s` has no address, or a "
-                                 "wrong size_bytes; state where a micro-batch writes it",
-                                 (int)t, memob_session_name(desc->outputs[t].name));
     for (int32_t t = 0; t < desc->n_shapes; t++) {
         snprintf(shape, sizeof shape, "memo_session_desc.shapes[%d]", (int)t);
         if (memob_check_integer(shape, "n_rows", desc->shapes[t].n_rows, 1, desc->n_rows, error))

@@ -105,7 +105,7 @@ MEMOI void memoi_session_start(memo_session* s) {
             memoi_keep(s, memob_states_create(&s->states_desc, 0, &s->states, &s->call_error));
         }
         if (s->states && !s->failure.status)
-            memoi_keep(s, memob_states_get_step(s->states, s->n_slices, memoi_session_n_rounds(s),
+            memoi_keep(s, memob_states_get_step(s->states, s->n_slices, memob_session_n_rounds(s),
                                                 &s->part->step, &s->call_error));
         if (s->states) base = &s->states->sink;
         if (s->part->plan->shape.is_forward_only && s->n_slices == 1) { /* no row moves */

@@ -145,7 +145,7 @@ void* memo_session_get_buffer(const memo_session* constant, int32_t buffer) {
         "checked session: memo_session_get_buffer: `%.40s` does not live in %s; it is declared "
         "from the begin of %s to the end of %s%s, so change its life or take it there",
         memob_session_name(b->name),
-        memoi_session_when(text[0], now, open < 0 ? -1 : memoi_session_layer(s, open)),
+        memoi_session_when(text[0], now, open < 0 ? -1 : memob_session_layer(s, open)),
         memoi_session_when(text[1], b->first, b->first_layer),
         b->first_layer < 0 ? "that layer" : memoi_session_when(text[2], b->last, b->last_layer),
         b->kinds ? ", in some kinds of layers" : "");
@@ -197,7 +197,7 @@ MEMOI void memoi_session_begin_life(memo_session* s, int32_t i) {
 
 /* Requests or frees the declared buffers whose life begins or ends here. */
 MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t step, int is_end) {
-    const int32_t layer = memoi_session_layer(s, step);
+    const int32_t layer = memob_session_layer(s, step);
     const int is_last_slice = (pass == MEMO_PASS_FORWARD) == is_end;
     const int64_t now = memoi_session_moment(pass, layer, s->desc.n_layers);
     for (int32_t i = 0; i < s->desc.n_buffers; i++) {
@@ -226,7 +226,7 @@ MEMOI void memoi_session_bound_lives(memo_session* s, memo_pass pass, int32_t st
 MEMOI int memoi_session_is_in_forward(memo_session* s, const char* call, int32_t layer) {
     const int32_t step = memoi_session_open(s);
     if (s->error.status) return 0;
-    if (step >= 0 && memoi_session_layer(s, step) == layer && memoi_session_is_forward(s)) return 1;
+    if (step >= 0 && memob_session_layer(s, step) == layer && memoi_session_is_forward(s)) return 1;
     MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                        "memo_session_%s: layer %d: its forward is not open; call it between begin "
                        "and end of the forward",
@@ -391,7 +391,7 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         if (!status) status = memo_arena_begin(s->part->arena, &s->call_error); /* fails last */
     }
     s->is_running = memoi_session_is_ok(s, status);
-    memoi_checked_norm(s, 0);
+    if (s->batch.is_forward_only) memoi_checked_watch(s, MEMOB_WATCH_FORWARD_ALONE, 0, 0);
     if (s->is_running) memoi_session_begin_round(s);
     if (s->is_running && memoi_session_begins_between(s)) memoi_session_begin_between(s);
     return !s->error.status;
@@ -430,9 +430,9 @@ memo_status memo_session_end(memo_session* s, memo_error* error) {
     if (open >= 0)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE,
                            "memo_session_end: layer %d is still open; end each layer that begins",
-                           (int)memoi_session_layer(s, open));
+                           (int)memob_session_layer(s, open));
     memoi_checked_verify(s, 0, s->checked.memory_bytes);
-    memoi_checked_norm(s, 1);
+    if (s->batch.is_forward_only) memoi_checked_watch(s, MEMOB_WATCH_FORWARD_ALONE, 0, 1);
     memoi_session_end_states(s);
 
     is_trained = memoi_session_n_ended(s) == memoi_session_n_visits(s) &&
@@ -469,11 +469,11 @@ MEMOI int32_t memoi_session_enter(memo_session* s, int32_t layer, memo_pass pass
         why = "memo_batch.is_forward_only is 1, or the shape's; see memo_session_get_batch";
     } else if (at->n_ended == end) {
         why = "all layers of the pass are over; call memo_session_end";
-    } else if (!due || pass != passes[due->pass] || layer != memoi_session_layer(s, due->layer)) {
+    } else if (!due || pass != passes[due->pass] || layer != memob_session_layer(s, due->layer)) {
         const memob_row_visit* older = &p->visits[at->n_ended];
         snprintf(text, sizeof text, "out of order; %s %s of layer %d comes next%s",
                  memoi_pass_names[passes[older->pass]], points[at->n_begun > at->n_ended],
-                 (int)memoi_session_layer(s, older->layer),
+                 (int)memob_session_layer(s, older->layer),
                  s->n_slices > 1 ? ", once for each slice" : "");
         why = text;
     }
@@ -506,17 +506,17 @@ MEMOI void memoi_session_recompute(memo_session* s, int32_t step) {
         if (begin == end) continue;
         if (s->spans_s && s->repetition % 2) end = memoi_session_first_rows(s, t, end);
         memoi_session_mark(s, step, MEMOI_SPAN_TENSOR + t, 0);
-        s->desc.recompute(s->desc.user, s, memoi_session_layer(s, step), t, begin, end);
+        s->desc.recompute(s->desc.user, s, memob_session_layer(s, step), t, begin, end);
         memoi_session_mark(s, step, MEMOI_SPAN_TENSOR + t, 1);
         if (s->spans_s && end < n)
-            s->desc.recompute(s->desc.user, s, memoi_session_layer(s, step), t, end, n);
+            s->desc.recompute(s->desc.user, s, memob_session_layer(s, step), t, end, n);
     }
 }
 
 /* 1: it is the last of a forward of all layers. */
 MEMOI int memoi_session_is_last(const memo_session* s, int32_t step) {
     return step % s->n_slices == s->n_slices - 1 &&
-           memoi_session_layer(s, step) == s->desc.n_layers - 1;
+           memob_session_layer(s, step) == s->desc.n_layers - 1;
 }
 
 /* Gets the rows of a step into place, in the backward. */
@@ -606,7 +606,7 @@ MEMOI void memoi_session_run_pass(memo_session* s, memo_pass pass) {
     const int32_t n = s->n_turn_steps;
     for (int32_t k = 0; k < n; k++) {
         const int32_t step = s->first_step + (is_forward ? k : n - 1 - k);
-        const int32_t layer = memoi_session_layer(s, step);
+        const int32_t layer = memob_session_layer(s, step);
         const int has_loss = desc->loss && layer == desc->n_layers - 1;
         if (memoi_session_layer_begin(s, layer, pass)) {
             if (has_loss && !is_forward) memoi_session_run_loss(s);

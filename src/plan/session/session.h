@@ -66,15 +66,26 @@ typedef struct memoi_checked {
     int32_t n_trained; /* micro-batches with a backward, without an error */
     int32_t is_moved;  /* 1: slots and halves have changed places */
     uint64_t* states;  /* (engine's layers, n_states): hashes, MEMOI_HASH_ZERO, or 0: not known */
-    uint64_t* outputs; /* (n_outputs): hashes before recomputation is tested */
-    double norm;       /* before a forward alone */
-    int32_t n_updated; /* layers that this update has changed */
-    int32_t n_missed;  /* 1 + the engine's layer that it has not, though its gradients are not 0 */
-    char* memory;      /* of buffers, on the device */
+    /* Of the states of open visits, with guards, on the device: two halves, which take turns. */
+    char* states_memory;
+    int64_t states_bytes; /* of a half */
+    int64_t guard_bytes;  /* behind each state */
+    int64_t* states_at;   /* (n_states): where a state lies, in either half by turns */
+    int32_t* lies_of;     /* (n_states): 1 + the engine's layer whose state lies there; 0: none */
+    int is_swept;         /* all else there is poison */
+    int32_t n_updated;    /* layers that this update has changed */
+    int32_t n_missed; /* 1 + the engine's layer that it has not, though its gradients are not 0 */
+    char* memory;     /* of buffers, on the device */
     int64_t memory_bytes, n_buffers;
     memoi_checked_buffer* buffers; /* of this micro-batch, in the order of their requests */
     memob_arrays arrays;           /* offsets, hashes, buffers */
 } memoi_checked;
+
+/* What a watcher of a checked session is told of, when it begins and when it ends. */
+typedef enum memob_watched {
+    MEMOB_WATCH_RECOMPUTATION, /* of every tensor of a step, whatever the plan */
+    MEMOB_WATCH_FORWARD_ALONE  /* a micro-batch without a backward */
+} memob_watched;
 
 /* Calls of states between two micro-batches. */
 typedef enum memoi_states_call {
@@ -174,6 +185,9 @@ struct memo_session {
     int is_running;        /* between begin and end */
 
     memoi_checked checked;
+    /* Of extras/memo_check.h, which keeps what `watcher` points to in `kept`; NULL: none. */
+    void (*watch)(memo_session* s, memob_watched what, int32_t step, int is_end);
+    void* watcher;
 
     /* Times: (n_steps of the longest shape, MEMOI_SPANS_MAX, repetitions), then the median in the
      * first.  NULL: nothing is timed. */

@@ -92,6 +92,7 @@ MEMOI void memoi_session_put_values(memo_session* s, int of, const void* values,
     char* bytes = s->values[of].bytes;
     if (n_bytes) memmove(bytes, values, (size_t)n_bytes);
     memset(bytes + n_bytes, 0, sizeof s->values[of].bytes - (size_t)n_bytes);
+    if (s->desc.is_checked) memob_poison(bytes + n_bytes, MEMO_BATCH_VALUES_MAX - n_bytes);
 }
 
 /* Makes a shape the current one. */
@@ -147,7 +148,7 @@ MEMOI const memob_swap_place* memoi_session_place(const memo_session* s, int32_t
 }
 
 /* The layer of a step of this turn, or of a step with its number in another place. */
-MEMOI int32_t memoi_session_layer(const memo_session* s, int32_t step) {
+MEMOI int32_t memob_session_layer(const memo_session* s, int32_t step) {
     return s->first_layer + step % s->n_turn_steps / s->n_slices;
 }
 /* The first step of a layer of this turn. */
@@ -263,7 +264,7 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
 /* --- the first training steps are timed --- */
 
 /* Micro-batches of a planned step, or groups of them, or all of an order. */
-MEMOI int32_t memoi_session_n_rounds(const memo_session* s) {
+MEMOI int32_t memob_session_n_rounds(const memo_session* s) {
     return (int32_t)memob_max(s->desc.micro_batches / memoi_session_n_group(s), 1);
 }
 
@@ -289,7 +290,7 @@ MEMOI void memoi_session_end_step(memo_session* s, int may_plan) {
 MEMOI int memoi_session_time_begin(memo_session* s) {
     memoi_timing* t = &s->timing;
     if (t->plan && !s->batch.is_forward_only && !s->next_turn) {
-        const int begins = t->n_batches && t->n_batches % memoi_session_n_rounds(s) == 0;
+        const int begins = t->n_batches && t->n_batches % memob_session_n_rounds(s) == 0;
         if (begins && !memoi_session_is_told(s)) memoi_session_end_step(s, 1);
         if (++t->n_batches == 64 && !t->n_ended && memoi_session_is_told(s))
             memob_session_log(s, "session: it plans by the times of steps when it knows their end: "

@@ -12,6 +12,9 @@
  * or none. */
 #define MEMOI_HASH_ZERO 1 /* all bytes are 0 */
 
+#define MEMOI_GUARD       512
+#define MEMOI_SWEPT_BYTES 4096 /* that one thread of a device looks at */
+
 /* 0: the session has failed; so say the other functions of a checked session. */
 MEMOI int memoi_checked_copy(memo_session* s, char* on_device, char* on_host, int64_t n_bytes,
                              int is_back) {
@@ -19,7 +22,62 @@ MEMOI int memoi_checked_copy(memo_session* s, char* on_device, char* on_host, in
                                                  n_bytes, is_back, &s->call_error));
 }
 
-MEMOI uint64_t memoi_checked_hash(memo_session* s, char* address, int64_t size_bytes, int on_host) {
+/* Leaves in c->found what rows of the session's device memory hold, and waits. */
+MEMOI int memoi_checked_view(memo_session* s, char* bytes, int64_t row_bytes, int64_t n_rows) {
+    memoi_checked* c = &s->checked;
+    char* image = c->image + (uintptr_t)bytes % 8;
+    memo_status status;
+    MEMO_ASSERT(n_rows * row_bytes <= c->slot_bytes); /* 3 */
+    if (n_rows <= 0) return 1;
+    if (c->seen) {
+        status = s->device->inspect(s->device->context, c->stream, bytes, row_bytes, n_rows,
+                                    c->seen, &s->call_error);
+        if (!memoi_session_is_ok(s, status)) return 0;
+        return memoi_checked_copy(s, (char*)c->seen, (char*)c->found,
+                                  n_rows * (int64_t)sizeof *c->found, 0);
+    }
+    if (!memoi_checked_copy(s, bytes, image, n_rows * row_bytes, 0)) return 0;
+    for (int64_t row = 0; row < n_rows; row++)
+        c->found[row] = memob_row_content(image + row * row_bytes, row_bytes);
+    return 1;
+}
+
+/* Fills bytes of the session's memory with poison.  A part comes from the host, and doubles. */
+MEMOI void memoi_checked_fill(memo_session* s, char* bytes, int64_t n_bytes) {
+    const memoi_checked* c = &s->checked;
+    int64_t at = memob_min(n_bytes, memob_min(c->slot_bytes, 1 << 20) / 8 * 8), n;
+    char* image;
+    if (!c->slots || n_bytes <= 0 || s->error.status) return;
+    image = c->image + (uintptr_t)bytes % 8;
+    memob_poison(image, at);
+    if (!memoi_checked_copy(s, bytes, image, at, 1)) return;
+    for (; at < n_bytes && !s->error.status; at += n) {
+        n = memob_min(at, n_bytes - at);
+        (void)memoi_session_is_ok(s, memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE,
+                                               bytes + at, bytes, n, &s->call_error));
+    }
+    if (!s->error.status)
+        (void)memoi_session_is_ok(s, memo_stream_synchronize(s->device, c->stream, &s->call_error));
+}
+
+/* Returns how many of the first bytes of the session's memory are poison. */
+MEMOI int64_t memoi_checked_sweep(memo_session* s, char* bytes, int64_t n_bytes) {
+    const memoi_checked* c = &s->checked;
+    int64_t at = 0, n, n_rows, row_bytes;
+    for (; c->slots && at < n_bytes && !s->error.status; at += n) {
+        n = memob_min(n_bytes - at, c->slot_bytes);
+        row_bytes = memob_min(n, MEMOI_SWEPT_BYTES);
+        n_rows = n / row_bytes;
+        n = n_rows * row_bytes;
+        if (!memoi_checked_view(s, bytes + at, row_bytes, n_rows)) break;
+        for (int64_t row = 0; row < n_rows; row++)
+            if (c->found[row].n_poisoned < row_bytes)
+                return at + row * row_bytes + c->found[row].n_poisoned;
+    }
+    return n_bytes;
+}
+
+MEMOI uint64_t memob_checked_hash(memo_session* s, char* address, int64_t size_bytes, int on_host) {
     const memoi_checked* c = &s->checked;
     uint64_t hash = 0;
     int64_t n;
@@ -33,11 +91,18 @@ MEMOI uint64_t memoi_checked_hash(memo_session* s, char* address, int64_t size_b
     }
     return is_zero ? MEMOI_HASH_ZERO : hash | 2;
 }
+/* Where a state lies: during a visit in memory of the checked session. */
+MEMOI void* memoi_checked_state_address(const memo_session* s, int32_t layer, int32_t i) {
+    const memoi_checked* c = &s->checked;
+    return c->slots && c->lies_of[i] == layer + 1 ? c->states_memory + c->states_at[i]
+                                                  : memob_states_get_address(s->states, layer, i);
+}
+
 MEMOI uint64_t memoi_checked_hash_state(memo_session* s, int32_t layer, int32_t i, int on_host) {
     char* address = (char*)(on_host ? memob_states_get_host_address(s->states, layer, i)
-                                    : memob_states_get_address(s->states, layer, i));
+                                    : memoi_checked_state_address(s, layer, i));
     if (on_host) (void)memoi_session_is_ok(s, memob_states_synchronize(s->states, &s->call_error));
-    return memoi_checked_hash(s, address, s->desc.states[i].size_bytes, on_host);
+    return memob_checked_hash(s, address, s->desc.states[i].size_bytes, on_host);
 }
 
 /* What a checked session sees of a layer's states when a pass begins, or is about to end. */
@@ -111,6 +176,122 @@ MEMOI const char* memoi_checked_missed(memo_session* s, memoi_checked_glance* vi
            "change; update each layer";
 }
 
+#define MEMOI_GUARD_BYTE 0x3f /* a number in every type: a NaN would hide what is added to it */
+
+MEMOI int64_t memoi_checked_guard_bytes(const memo_session* s, int32_t i) {
+    const int64_t size_bytes = s->desc.states[i].size_bytes;
+    return memob_align_up(size_bytes, MEMOI_GUARD) - size_bytes + s->checked.guard_bytes;
+}
+
+/* The first state whose guard is not whole; -1: none. */
+MEMOI int32_t memoi_checked_overrun(memo_session* s, uint32_t used) {
+    const memoi_checked* c = &s->checked;
+    int64_t at = 0, n;
+    for (; used && !s->error.status; used &= used - 1) {
+        const int32_t i = __builtin_ctz(used);
+        char* guard = c->states_memory + c->states_at[i] + s->desc.states[i].size_bytes;
+        const int64_t n_bytes = memoi_checked_guard_bytes(s, i);
+        for (at = 0; at < n_bytes && !s->error.status; at += n) {
+            n = memob_min(n_bytes - at, c->slot_bytes);
+            if (!memoi_checked_copy(s, guard + at, c->image, n, 0)) return -1;
+            for (int64_t k = 0; k < n; k++)
+                if (c->image[k] != MEMOI_GUARD_BYTE) return i;
+        }
+    }
+    return -1;
+}
+
+/* 1: eight bytes of a state are poison, or numbers are made of poison. */
+MEMOI int memoi_checked_is_poisoned(memo_session* s, char* bytes, int64_t n_bytes) {
+    const memoi_checked* c = &s->checked;
+    int64_t n;
+    for (int64_t at = 0; at < n_bytes; at += n) {
+        n = memob_min(n_bytes - at, c->slot_bytes / 8 * 8);
+        if (!memoi_checked_copy(s, bytes + at, c->image, n, 0)) return 0;
+        if (memob_row_content(c->image, n).is_of_poison) return 1;
+        for (int64_t k = 0; k + 8 <= n; k += 8)
+            if (memob_row_content(c->image + k, 8).n_poisoned == 8) return 1;
+    }
+    return 0;
+}
+
+/* A visit finds its states between guards, and elsewhere than the visit before.  What an update
+ * makes anew is poison before.  Returns what is wrong; NULL: nothing, or the session has failed. */
+MEMOI const char* memoi_checked_take_states(memo_session* s, memoi_checked_glance* view) {
+    memoi_checked* c = &s->checked;
+    uint32_t used = memob_states_used(s->states, view->pass, view->layer);
+    if (!c->is_swept) memoi_checked_fill(s, c->states_memory, 2 * c->states_bytes);
+    c->is_swept = 1;
+
+    for (; used && !s->error.status; used &= used - 1) {
+        const int32_t i = view->blamed = __builtin_ctz(used);
+        const int64_t size_bytes = s->desc.states[i].size_bytes;
+        const int64_t guard_bytes = memoi_checked_guard_bytes(s, i);
+        const int is_made =
+            view->pass == MEMOB_UPDATE && !s->is_filling && s->states->made >> i & 1;
+        char* at = c->states_memory +
+                   (c->states_at[i] = (c->states_at[i] + c->states_bytes) % (2 * c->states_bytes));
+        memo_status status;
+        if (memoi_checked_sweep(s, at, size_bytes + guard_bytes) < size_bytes + guard_bytes)
+            return "something has written to where it lay in an earlier visit; take its address "
+                   "anew in each visit";
+        if (s->error.status) break;
+
+        status = memo_fill(s->device, c->stream, at + size_bytes, MEMOI_GUARD_BYTE, guard_bytes,
+                           &s->call_error);
+        if (!status && !is_made)
+            status = memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE, at,
+                               memob_states_get_address(s->states, view->layer, i), size_bytes,
+                               &s->call_error);
+        if (!status) status = memo_stream_synchronize(s->device, c->stream, &s->call_error);
+        (void)memoi_session_is_ok(s, status);
+        c->lies_of[i] = view->layer + 1;
+    }
+    return NULL;
+}
+
+/* What a visit has written goes back.  Who kept an address finds poison. */
+MEMOI void memoi_checked_return_states(memo_session* s, const memoi_checked_glance* view) {
+    memoi_checked* c = &s->checked;
+    const uint32_t written[] = {0, s->states->gradients, s->states->updated}; /* by pass */
+    uint32_t used = memob_states_used(s->states, view->pass, view->layer);
+    for (; used && !s->error.status; used &= used - 1) {
+        const int32_t i = __builtin_ctz(used);
+        const int64_t size_bytes = s->desc.states[i].size_bytes;
+        char* at = c->states_memory + c->states_at[i];
+        memo_status status = MEMO_STATUS_OK;
+        c->lies_of[i] = 0;
+        if (written[view->pass] >> i & 1)
+            status = memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE,
+                               memob_states_get_address(s->states, view->layer, i), at, size_bytes,
+                               &s->call_error);
+        if (memoi_session_is_ok(s, status))
+            memoi_checked_fill(s, at, size_bytes + memoi_checked_guard_bytes(s, i));
+    }
+}
+
+/* Where a visit ends: has a state been written behind, or made of what has no value?  NULL: no. */
+MEMOI const char* memoi_checked_harm(memo_session* s, memoi_checked_glance* view) {
+    uint32_t used = memob_states_used(s->states, view->pass, view->layer);
+    const int32_t i = memoi_checked_overrun(s, used);
+    if (i >= 0) {
+        view->blamed = i;
+        return "something writes behind it; its size_bytes is too small";
+    }
+    used &= view->pass == MEMOB_UPDATE && !s->is_filling ? s->states->updated : 0;
+    for (; used && !s->error.status; used &= used - 1) {
+        view->blamed = __builtin_ctz(used);
+        if (memoi_checked_is_poisoned(s,
+                                      s->checked.states_memory + s->checked.states_at[view->blamed],
+                                      s->desc.states[view->blamed].size_bytes))
+            return "the update computes it from bytes without a value: of a MEMO_STATE_MADE state, "
+                   "which it must write and not read, of an address kept from another visit, of a "
+                   "tensor or buffer that has ended, or behind memo_batch.values_bytes; or it "
+                   "leaves bytes of a MADE state out";
+    }
+    return NULL;
+}
+
 /* A layer has begun a pass, or is about to end it. */
 MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int is_end) {
     static const char* const names[] = {"forward", "backward", "update"};
@@ -123,10 +304,14 @@ MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int
     uint32_t visited;
     if (!s->checked.slots) return;
     visited = memoi_checked_visited(s, &view);
+    if (is_end) why = memoi_checked_harm(s, &view);
     for (; visited && !why; visited &= visited - 1)
         why = memoi_checked_state(s, &view, __builtin_ctz(visited));
     if (s->error.status) return;
     if (!why) why = memoi_checked_missed(s, &view);
+    if (!why && !is_end) why = memoi_checked_take_states(s, &view);
+    if (!why && is_end) memoi_checked_return_states(s, &view);
+    if (s->error.status) return;
     if (why)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
                            "checked session: layer %d, state `%.32s`, %s: %s", (int)view.layer - 1,
@@ -164,7 +349,7 @@ void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state
         ((s->states->updated | s->states->gradients) >> state & 1))
         return memob_states_get_host_address(s->states, layer + 1, state);
     there = of->open_pass ? memob_states_used(s->states, of->open_pass - 1, layer + 1) : 0;
-    if (there >> state & 1) return memob_states_get_address(s->states, layer + 1, state);
+    if (there >> state & 1) return memoi_checked_state_address(s, layer + 1, state);
     if (of->has >> state & 1) memoi_session_lacks_state((memo_session*)(uintptr_t)s, layer, state);
     return NULL;
 }
@@ -246,8 +431,11 @@ MEMOI int memoi_session_abandon_states(memo_session* s) {
         s->call_error = lost;
         (void)memoi_session_is_ok(s, status);
     }
-    if (s->checked.states)
+    if (s->checked.states) {
         memset(s->checked.states, 0, (size_t)n_states * sizeof *s->checked.states);
+        memset(s->checked.lies_of, 0, (size_t)s->desc.n_states * sizeof *s->checked.lies_of);
+        s->checked.is_swept = 0;
+    }
     return status != MEMO_STATUS_OK;
 }
 
