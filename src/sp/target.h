@@ -80,6 +80,8 @@ MEMOI void memoi_target_close(memoi_target* target) {
         if (object) memoi_target_close(&object->target);                                           \
         MEMO_FREE(object);                                                                         \
     }                                                                                              \
+    MEMOI_TARGET_CREATE(name, what)
+#define MEMOI_TARGET_CREATE(name, what)                                                            \
     memo_status memo_##name##_create(const memo_##name##_desc* desc, memo_##name** result,         \
                                      memo_error* error) {                                          \
         MEMOB_REFUSE_NULL(error, #name, result);                                                   \

@@ -1310,6 +1310,67 @@ TEST(documents_may_change_from_batch_to_batch) {
     memo_sp_attention_destroy(attention);
 }
 
+/* The stream waits for the host until it is released; for ever is a minute. */
+typedef struct held_stream {
+    int32_t is_released, is_late;
+} held_stream;
+
+static memo_status hold_stream(void* args, MEMO_UNUSED memo_error* e) {
+    const struct timespec ms = {0, 1000000};
+    held_stream* held = *(held_stream**)args;
+    for (int i = 0; i < 60000 && !__atomic_load_n(&held->is_released, __ATOMIC_ACQUIRE); i++)
+        nanosleep(&ms, NULL);
+    held->is_late = !__atomic_load_n(&held->is_released, __ATOMIC_ACQUIRE);
+    return MEMO_STATUS_OK;
+}
+
+/* Exchanges end while the stream has not begun them; what it reads of them, on the host and on the
+ * device, stays.  Behind it, others take what they had. */
+TEST(exchanges_end_while_their_stream_runs) {
+    enum { N = 5 };
+    attention_case c[N];
+    whole w[N];
+    float lse[40 * 2];
+    memo_sp_attention_desc desc = desc_of(MEMO_SHARDING_ZIGZAG, 1, 1, 40, 2, 2, 4, MEMO_TYPE_F32);
+    held_stream held = {0, 0}, *args = &held;
+    host_attention state;
+    own_device* device = open_device(&desc.stream, &state, &desc.attention);
+    desc.device = device;
+    desc.attention.forward = launched_forward;
+    desc.attention.launches = MEMO_LAUNCHES_VARLEN;
+    own_attention* attention = attention_of(&desc);
+    for (int round = 0; round < 2; round++) {
+        held.is_released = 0;
+        CHECK_OK(
+            memo_host_device_launch(device, desc.stream, hold_stream, &args, sizeof args, &error));
+        for (int k = 0; k < N; k++) {
+            memo_mask_desc mask_desc = {.n_tokens = 40};
+            c[k] = case_of(1, 1, 40, 2, 2, 4);
+            random_documents(&c[k], 12);
+            whole_create(&w[k], &c[k]);
+            reference_run(&c[k], &w[k]);
+            mask_desc.document_begins = c[k].document_begins;
+            mask_desc.n_documents = c[k].n_documents;
+            own_mask mask = made_mask(&mask_desc);
+            const memo_exchange_desc exchange_desc = {.masks = &mask};
+            memo_sp_attention_tensors t = tensors_of(w[k].typed, lse, NULL);
+            memo_exchange* exchange = exchange_of(attention, &exchange_desc);
+            CHECK_OK(memo_sp_attention_forward(attention, exchange, &t, &error));
+            memo_exchange_destroy(exchange);
+            CHECK_ERROR(memo_sp_attention_forward(attention, exchange, &t, &error), INVALID_STATE,
+                        "exchange: destroyed");
+            memo_exchange_destroy(exchange); /* again, which nothing has taken yet */
+        }
+        __atomic_store_n(&held.is_released, 1, __ATOMIC_RELEASE);
+        CHECK_OK(memo_stream_synchronize(device, desc.stream, &error));
+        CHECK(!held.is_late);
+        for (int k = 0; k < N; k++) {
+            CHECK_IS(error_of(&c[k], &w[k], OUT), <, 2e-6);
+            whole_destroy(&w[k]);
+        }
+    }
+}
+
 /* Equal documents stay whole, so no byte travels, and all results have the bits of one rank. */
 TEST(documents_on_one_rank_have_its_bits) {
     static const int64_t begins[] = {0, 24, 48, 72, 96, 120, 144, 168, 192};

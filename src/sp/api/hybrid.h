@@ -126,7 +126,8 @@ typedef struct memo_exchange memo_exchange;
 MEMO_TRY memo_status memo_exchange_create(memo_sp_attention* attention,
                                           const memo_exchange_desc* desc, memo_exchange** exchange,
                                           memo_error* error);
-/* Call before memo_sp_attention_destroy. */
+/* Call before memo_sp_attention_destroy, on the thread of passes.  Waits for nothing: memory is
+ * freed, or serves another exchange, when the stream has passed. */
 MEMO_API void memo_exchange_destroy(memo_exchange* exchange);
 
 /* Passes of the sequence group.  Pass the same exchange to forward and backward.  Gradients of

@@ -70,9 +70,12 @@ struct memo_exchange {
     int64_t* first_seen; /* (n_parts * n_levels + 1) */
     int32_t n_levels;
     memo_launch_kind launches;
-    void* on_device;   /* arrays of all steps' segments; NULL: none */
-    void* allocated;   /* the same, unless it is the caller's */
-    memo_label agreed; /* digests of all that ranks must agree on, except the pass */
+    int64_t n_words;              /* device arrays of all steps' segments */
+    void* given_memory;           /* for these, of the caller; NULL: the flight has it */
+    struct memoi_flight* flight;  /* NULL: not begun */
+    struct memo_exchange* next;   /* of those that no stream uses */
+    int32_t has_begun, has_ended; /* ranks have met; destroyed */
+    memo_label agreed;            /* digests of all that ranks must agree on, except the pass */
     int32_t has_sinks;
     /* Steps in which no rank reads anything are left out. */
     int32_t last_step;

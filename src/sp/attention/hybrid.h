@@ -14,6 +14,7 @@ struct memo_sp_attention {
     memoi_target target;
     memoi_ring_rooms rooms;
     memoi_buffers buffers[2]; /* of forward and backward, in the same memory */
+    memoi_flights flights;    /* of exchanges in flight */
 };
 
 /* --- what all ranks must agree on ---
@@ -147,7 +148,13 @@ MEMOI memo_status memoi_sp_attention_prepare(memo_sp_attention* a,
     return status;
 }
 
-MEMOI_TARGET_OBJECT(sp_attention, "an attention over ranks")
+void memo_sp_attention_destroy(memo_sp_attention* a) {
+    if (!a) return;
+    memoi_target_close(&a->target);
+    memoi_flights_close(&a->flights, a->target.device);
+    MEMO_FREE(a);
+}
+MEMOI_TARGET_CREATE(sp_attention, "an attention over ranks")
 
 /* --- exchanges --- */
 
@@ -215,7 +222,6 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     memoi_shape* shape = &plan->shape;
     const memo_sharding* sharding = desc->sharding ? desc->sharding : &attention->shape.sharding;
     const memo_sharding* const shardings[2] = {sharding, &attention->shape.key_sharding};
-    const memo_stream stream = attention->target.streams[MEMOI_TARGET_COMPUTE];
     memo_status status;
     plan->attention = attention;
     plan->has_sinks = desc->has_sinks != 0;
@@ -248,13 +254,23 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     if (!plan->arrays.failed)
         (shape->n_nodes > 1 ? memoi_exchange_make_nodes : memoi_exchange_make)(plan);
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
-    status = memoi_exchange_upload(plan, desc, attention->target.device, stream, error);
-    if (status) return status;
     memoi_agreed_shape(&plan->agreed, shape);
     memoi_agreed_masks(&plan->agreed, plan);
-    status = memoi_comm_meet(attention->desc.ring, stream, &plan->agreed, "exchange", error);
-    if (status) return status;
-    return memoi_comm_meet(attention->desc.ulysses, stream, &plan->agreed, "exchange", error);
+    return memoi_exchange_measure(plan, desc, error);
+}
+
+/* Before the first pass, on the thread of passes.  Allocates only if no flight has room. */
+MEMOI memo_status memoi_exchange_begin(memo_exchange* plan, memo_error* error) {
+    memo_sp_attention* a = plan->attention;
+    const memo_stream stream = a->target.streams[MEMOI_TARGET_COMPUTE];
+    memo_status status = MEMO_STATUS_OK;
+    if (!plan->flight) status = memoi_flights_take(&a->flights, a->target.device, plan, error);
+    if (!status) status = memoi_exchange_upload(plan, a->target.device, stream, error);
+    if (!status) status = memoi_comm_meet(a->desc.ring, stream, &plan->agreed, "exchange", error);
+    if (!status)
+        status = memoi_comm_meet(a->desc.ulysses, stream, &plan->agreed, "exchange", error);
+    plan->has_begun = !status;
+    return status;
 }
 
 memo_status memo_exchange_create(memo_sp_attention* attention, const memo_exchange_desc* desc,
@@ -265,9 +281,11 @@ memo_status memo_exchange_create(memo_sp_attention* attention, const memo_exchan
     if (!status) status = memob_check_given("memo_exchange_create", "desc", desc, error);
     *result = NULL;
     if (status) return status;
+    memoi_flights_free_passed(&attention->flights);
     plan = (memo_exchange*)memob_calloc(1, sizeof *plan);
     status = plan ? memoi_hybrid_plan(plan, attention, desc, error)
                   : memob_no_memory(error, "the plan of an exchange");
+    if (!status) status = memoi_exchange_begin(plan, error);
     if (status)
         memo_exchange_destroy(plan);
     else
@@ -275,17 +293,17 @@ memo_status memo_exchange_create(memo_sp_attention* attention, const memo_exchan
     return status;
 }
 
+/* The stream may still read runs and segments.  Without an event they stay until the attention
+ * ends. */
 void memo_exchange_destroy(memo_exchange* plan) {
-    if (!plan) return;
-    /* It may still read the runs. */
-    MEMOB_IGNORE(memo_stream_synchronize(plan->attention->target.device,
-                                         plan->attention->target.streams[MEMOI_TARGET_COMPUTE],
-                                         NULL));
-    if (plan->allocated) memo_device_free(plan->attention->target.device, plan->allocated, NULL);
-    for (int32_t d = 0; d < plan->shape.n_nodes && plan->of_nodes; d++)
-        memob_arrays_free(&plan->of_nodes[d].arrays);
-    memob_arrays_free(&plan->arrays);
-    MEMO_FREE(plan);
+    if (!plan || plan->has_ended) return;
+    memo_sp_attention* a = plan->attention;
+    plan->has_ended = 1;
+    if (!plan->flight)
+        memoi_flights_pass(&a->flights, plan);
+    else
+        plan->flight->has_end = !memo_event_record(a->target.device, plan->flight->end,
+                                                   a->target.streams[MEMOI_TARGET_COMPUTE], NULL);
 }
 
 /* --- one forward or backward --- */
@@ -611,6 +629,8 @@ MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_exchange* pl
         memob_check_given(call, "tensors", tensors, error) ||
         memoi_hybrid_check_tensors(a, tensors, is_backward, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
+    if (plan->has_ended)
+        return MEMOI_FAIL(INVALID_STATE, "%s: exchange: destroyed; create another", call);
 
     /* An exchange belongs to one attention; ranks agreed on its sinks. */
     if (plan->attention != a)

@@ -4,7 +4,8 @@
 /* ---- >>uploads ----------------------------------------------------------------------------------
  * Knows: the segments of a plan's steps, and a device.  Knows nothing of what is computed.
  *
- * 1. Every array that is announced on the device is written. */
+ * 1. Every array that is announced on the device is written.
+ * 2. A flight with memory on the device has as much on the host. */
 
 /* Plan number d of a ring over nodes; without nodes the plan itself. */
 MEMOI memo_exchange* memoi_exchange_ring(memo_exchange* plan, int32_t d) {
@@ -36,32 +37,147 @@ int64_t memo_exchange_device_bytes(const memo_sp_attention_desc* desc, int64_t n
     return desc->sharding.ring * (n_segments + n_masks * (5 * n_runs + 8)) * MEMOI_SEGMENT_BYTES;
 }
 
-/* Enqueues one copy of the arrays of all steps. */
-MEMOI memo_status memoi_exchange_upload(memo_exchange* plan, const memo_exchange_desc* desc,
-                                        const memo_device* device, memo_stream stream,
-                                        memo_error* error) {
-    memoi_block_segments* b;
-    int64_t n = 0, i = 0;
-    int32_t d = 0, *words, *at;
-    memo_status status;
-    if (!plan->launches) return MEMO_STATUS_OK;
-    while ((b = memoi_exchange_next(plan, &d, &i)) != NULL) n += memoi_block_segments_count(b);
-    if (!n) return MEMO_STATUS_OK;
-    words = at = MEMOB_ARRAY(&plan->arrays, int32_t, n);
-    if (!words) return memob_no_memory(error, "the segments of an exchange");
-    if (desc->device_memory && desc->device_bytes < n * 4)
+/* Counts the numbers of the device arrays. */
+MEMOI memo_status memoi_exchange_measure(memo_exchange* plan, const memo_exchange_desc* desc,
+                                         memo_error* error) {
+    const memoi_block_segments* b;
+    int64_t i = 0;
+    int32_t d = 0;
+    while (plan->launches && (b = memoi_exchange_next(plan, &d, &i)) != NULL)
+        plan->n_words += memoi_block_segments_count(b);
+    plan->given_memory = desc->device_memory;
+    if (desc->device_memory && desc->device_bytes < plan->n_words * 4)
         return MEMOI_REFUSE("memo_exchange_desc.device_bytes: %lld, but the segments need %lld; "
                             "memo_exchange_device_bytes of the masks is enough",
-                            (long long)desc->device_bytes, (long long)n * 4);
-    status = MEMO_STATUS_OK;
-    plan->on_device = desc->device_memory;
-    if (!plan->on_device) {
-        status = memo_device_alloc(device, n * 4, &plan->allocated, error);
-        plan->on_device = plan->allocated;
+                            (long long)desc->device_bytes, (long long)plan->n_words * 4);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI void memoi_exchange_free(memo_exchange* plan) {
+    for (int32_t d = 0; d < plan->shape.n_nodes && plan->of_nodes; d++)
+        memob_arrays_free(&plan->of_nodes[d].arrays);
+    memob_arrays_free(&plan->arrays);
+    MEMO_FREE(plan);
+}
+
+/* --- flights --- */
+
+/* What an exchange has from its begin until the stream has passed its end. */
+typedef struct memoi_flight {
+    struct memoi_flight* next;
+    memo_exchange* exchange; /* NULL: free */
+    memo_event end;
+    int32_t has_end; /* recorded behind all passes of the exchange */
+    int64_t device_bytes, host_bytes;
+    void *on_device, *on_host; /* arrays of segments; on the host pinned */
+} memoi_flight;
+
+/* Flights and their streams are of the thread that calls passes. */
+typedef struct memoi_flights {
+    memoi_flight* first;
+    memo_exchange* passed; /* no stream uses them any more; any thread frees them (atomic) */
+} memoi_flights;
+
+MEMOI void memoi_flights_pass(memoi_flights* flights, memo_exchange* plan) {
+    plan->next = __atomic_load_n(&flights->passed, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n(&flights->passed, &plan->next, plan, 0, __ATOMIC_RELEASE,
+                                        __ATOMIC_RELAXED)) {
+    }
+}
+
+MEMOI void memoi_flights_free_passed(memoi_flights* flights) {
+    memo_exchange* plan = __atomic_exchange_n(&flights->passed, NULL, __ATOMIC_ACQUIRE);
+    while (plan) {
+        memo_exchange* next = plan->next;
+        memoi_exchange_free(plan);
+        plan = next;
+    }
+}
+
+MEMOI memo_status memoi_flights_add(memoi_flights* flights, const memo_device* device,
+                                    memoi_flight** result, memo_error* error) {
+    memoi_flight* flight = (memoi_flight*)memob_calloc(1, sizeof *flight);
+    memo_status status = flight ? memo_event_create_untimed(device, &flight->end, error)
+                                : memob_no_memory(error, "an exchange in flight");
+    if (status) {
+        MEMO_FREE(flight);
+        return status;
+    }
+    flight->next = flights->first;
+    flights->first = *result = flight;
+    return MEMO_STATUS_OK;
+}
+
+/* A free flight with room for arrays, or one without arrays; NULL: there is none. */
+MEMOI memoi_flight* memoi_flights_find(memoi_flights* flights, int64_t device_bytes,
+                                       int64_t host_bytes) {
+    memoi_flight *flight = flights->first, *empty = NULL;
+    for (; flight; flight = flight->next) {
+        if (flight->exchange) continue;
+        if (flight->device_bytes >= device_bytes && flight->host_bytes >= host_bytes) return flight;
+        if (!flight->host_bytes) empty = flight;
+    }
+    return empty;
+}
+
+/* Gives an exchange its flight.  What is allocated is a quarter larger, for batches to come. */
+MEMOI memo_status memoi_flights_take(memoi_flights* flights, const memo_device* device,
+                                     memo_exchange* plan, memo_error* error) {
+    const int64_t host_bytes = plan->n_words * 4, more = host_bytes / 4;
+    const int64_t device_bytes = plan->given_memory ? 0 : host_bytes;
+    memo_status status = MEMO_STATUS_OK;
+    memoi_flight* flight;
+
+    /* The streams may have passed others. */
+    for (flight = flights->first; flight; flight = flight->next) {
+        int32_t is_done = 0;
+        if (!flight->has_end || memo_event_query(device, flight->end, &is_done, NULL) || !is_done)
+            continue;
+        memoi_flights_pass(flights, flight->exchange);
+        flight->exchange = NULL;
+        flight->has_end = 0;
+    }
+
+    flight = memoi_flights_find(flights, device_bytes, host_bytes);
+    if (!flight) status = memoi_flights_add(flights, device, &flight, error);
+    if (!status && flight->device_bytes < device_bytes) {
+        status = memo_device_alloc(device, device_bytes + more, &flight->on_device, error);
+        if (!status) flight->device_bytes = device_bytes + more;
+    }
+    if (!status && flight->host_bytes < host_bytes) {
+        status = memo_host_alloc(device, host_bytes + more, &flight->on_host, error);
+        if (!status) flight->host_bytes = host_bytes + more;
     }
     if (status) return status;
-    for (d = 0, i = 0; (b = memoi_exchange_next(plan, &d, &i)) != NULL;)
-        at = memoi_block_segments_write(b, at, (const int32_t*)plan->on_device + (at - words));
-    MEMO_ASSERT(at == words + n); /* 1 */
-    return memo_copy(device, stream, MEMO_COPY_TO_DEVICE, plan->on_device, words, n * 4, error);
+    flight->exchange = plan;
+    plan->flight = flight;
+    return MEMO_STATUS_OK;
+}
+
+/* After the streams. */
+MEMOI void memoi_flights_close(memoi_flights* flights, const memo_device* device) {
+    memoi_flights_free_passed(flights);
+    while (flights->first) {
+        memoi_flight* flight = flights->first;
+        flights->first = flight->next;
+        if (flight->exchange && flight->exchange->has_ended) memoi_exchange_free(flight->exchange);
+        if (flight->on_device) memo_device_free(device, flight->on_device, NULL);
+        if (flight->on_host) memo_host_free(device, flight->on_host, NULL);
+        (void)memo_event_destroy(device, flight->end, NULL);
+        MEMO_FREE(flight);
+    }
+}
+
+/* Enqueues one copy of the arrays of all steps, from the flight. */
+MEMOI memo_status memoi_exchange_upload(memo_exchange* plan, const memo_device* device,
+                                        memo_stream stream, memo_error* error) {
+    int32_t *words = (int32_t*)plan->flight->on_host, *at = words, d = 0;
+    void* to = plan->given_memory ? plan->given_memory : plan->flight->on_device;
+    memoi_block_segments* b;
+    int64_t i = 0;
+    if (!plan->n_words) return MEMO_STATUS_OK;
+    while ((b = memoi_exchange_next(plan, &d, &i)) != NULL)
+        at = memoi_block_segments_write(b, at, (const int32_t*)to + (at - words));
+    MEMO_ASSERT(at == words + plan->n_words); /* 1 */
+    return memo_copy(device, stream, MEMO_COPY_TO_DEVICE, to, words, plan->n_words * 4, error);
 }
