@@ -400,6 +400,7 @@ MEMO_API void memo_mesh_destroy(memo_mesh* mesh);
  * 1 / 32 of the mean over all ranks, the longest document is cut zigzag over all ranks of both
  * halves instead.  So the scores of ranks differ by a few percent, the token counts by at most 1,
  * and few documents have rows on several ranks.  A rank has as many rows whatever the documents.
+ * If these have fewer tokens than the capacity, each rank has its share of them, then padding.
  *
  * Slices.  A sequence may be cut into slices, which are sharded one by one, zigzag or plain.  So
  * each rank has a share of each slice, and a layer may be computed slice by slice.
@@ -424,6 +425,9 @@ typedef struct memo_sharding_desc {
     memo_sharding_kind kind;
     int32_t ring, ulysses; /* degrees; 0: 1; ring of documents: at most 65536 */
     int64_t n_tokens;      /* of the whole sequence */
+    /* MEMO_SHARDING_DOCUMENTS only: each rank has rows as if there were so many tokens; 0:
+     * n_tokens. */
+    int64_t capacity;
     /* MEMO_SHARDING_DOCUMENTS only: n_documents + 1 positions from 0 to n_tokens, not descending
      * (cu_seqlens).  Borrowed as long as the sharding is used. */
     const int64_t* document_begins;
@@ -444,7 +448,7 @@ typedef struct memo_sharding_piece {
 typedef struct memo_sharding {
     memo_sharding_kind kind;
     int32_t ring, ulysses;
-    int64_t n_tokens;
+    int64_t n_tokens, capacity;
     int64_t padded_tokens;          /* ring * ulysses * local_tokens */
     int64_t local_tokens;           /* rows of each rank */
     int64_t ring_tokens;            /* ulysses * local_tokens */
@@ -893,8 +897,8 @@ typedef struct memo_exchange_desc {
     /* The attention's desc.n_masks, read by memo_exchange_create alone; NULL: causal within the
      * documents of the keys' sharding, with their parents. */
     const memo_mask* masks;
-    /* For a batch with other documents.  Its kind, degrees and n_tokens must match the desc's.
-     * NULL: the desc's.  Its arrays are borrowed until the exchange is destroyed. */
+    /* For a batch with other tokens and documents.  Its kind, degrees and rows of a rank must match
+     * the desc's.  NULL: the desc's.  Its arrays are borrowed until the exchange is destroyed. */
     const memo_sharding* sharding;
     int32_t has_sinks; /* 1: passes get tensors.sinks; 0: they do not */
     /* For the device arrays of memo_segments, until the exchange is destroyed: device_bytes bytes,
@@ -3879,6 +3883,16 @@ MEMOI int64_t memoi_sharding_prefix(const memo_sharding* sharding, int64_t docum
     return n;
 }
 
+MEMOI memo_status memoi_sharding_check_capacity(const memo_sharding* sharding, memo_error* error) {
+    const int has_documents = sharding->kind == MEMO_SHARDING_DOCUMENTS;
+    if (sharding->capacity && sharding->capacity < sharding->n_tokens)
+        return MEMOI_REFUSE("memo_sharding_desc.capacity: below n_tokens (%lld, %lld); as many, "
+                            "more, or 0 is valid",
+                            (long long)sharding->capacity, (long long)sharding->n_tokens);
+    return MEMOI_INTEGER("memo_sharding_desc", sharding, capacity, 0,
+                         has_documents ? MEMOB_BYTES_MAX / 2 : 0);
+}
+
 /* All but the pieces of documents, from the fields that a desc has. */
 MEMOI memo_status memoi_sharding_measure(memo_sharding* sharding, memo_error* error) {
     static const char name[] = "memo_sharding_desc";
@@ -3887,7 +3901,8 @@ MEMOI memo_status memoi_sharding_measure(memo_sharding* sharding, memo_error* er
     if (MEMOI_INTEGER(name, sharding, kind, 0, MEMO_N_SHARDING_KINDS - 1) ||
         MEMOI_INTEGER(name, sharding, ring, 0, has_documents ? 1 << 16 : INT32_MAX) ||
         MEMOI_INTEGER(name, sharding, ulysses, 0, INT32_MAX) ||
-        MEMOI_INTEGER(name, sharding, n_tokens, 1, MEMOB_BYTES_MAX / 2))
+        MEMOI_INTEGER(name, sharding, n_tokens, 1, MEMOB_BYTES_MAX / 2) ||
+        memoi_sharding_check_capacity(sharding, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (!sharding->ring) sharding->ring = 1;
     if (!sharding->ulysses) sharding->ulysses = 1;
@@ -3921,7 +3936,8 @@ MEMOI memo_status memoi_sharding_measure(memo_sharding* sharding, memo_error* er
         return MEMOI_REFUSE(
             "memo_sharding_desc: ring %d x ulysses %d are too many ranks; at most %d are valid",
             (int)sharding->ring, (int)sharding->ulysses, INT32_MAX / 2);
-    sharding->padded_tokens = (sharding->n_tokens + unit - 1) / unit * unit;
+    sharding->padded_tokens =
+        (memob_max(sharding->n_tokens, sharding->capacity) + unit - 1) / unit * unit;
     sharding->local_tokens = sharding->padded_tokens / sharding->ring / sharding->ulysses;
     sharding->ring_tokens = sharding->local_tokens * sharding->ulysses;
     return MEMO_STATUS_OK;
@@ -4158,6 +4174,7 @@ memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sh
     sharding->ring = desc->ring;
     sharding->ulysses = desc->ulysses;
     sharding->n_tokens = desc->n_tokens;
+    sharding->capacity = desc->capacity;
     sharding->document_begins = desc->document_begins;
     sharding->n_documents = desc->n_documents;
     sharding->document_parents = desc->document_parents;
@@ -7127,9 +7144,9 @@ MEMOI void memoi_nodes_run(memoi_nodes* n) {
 
 MEMOI int memoi_desc_is_alike(const memo_sharding* a, const memo_sharding* b) {
     return a->kind == b->kind && a->ring == b->ring && a->ulysses == b->ulysses &&
-           a->n_tokens == b->n_tokens && a->slice_tokens == b->slice_tokens &&
-           a->padded_tokens == b->padded_tokens && a->local_tokens == b->local_tokens &&
-           a->ring_tokens == b->ring_tokens && !a->pieces == !b->pieces;
+           a->slice_tokens == b->slice_tokens && a->padded_tokens == b->padded_tokens &&
+           a->local_tokens == b->local_tokens && a->ring_tokens == b->ring_tokens &&
+           !a->pieces == !b->pieces;
 }
 
 /* A sharding must be as memo_sharding_make left it: memory is counted from its fields. */
@@ -7754,6 +7771,7 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
         const memo_sharding* own = &shape->tokens[i].sharding;
         memoi_label_add_number(label, field, own->kind);
         memoi_label_add_number(label, field, own->n_tokens);
+        memoi_label_add_number(label, field, own->padded_tokens);
         memoi_label_add_number(label, field, own->slice_tokens);
         memoi_label_add_array(label, field, own->document_begins, own->n_documents + 1);
         memoi_label_add_array(label, field, own->document_parents, own->n_documents);
@@ -7924,9 +7942,10 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     *shape = attention->shape;
     if (!memoi_desc_is_alike(sharding, &shape->sharding))
         return MEMOI_REFUSE("memo_exchange_desc.sharding: does not match the attention's, which is "
-                            "%s, ring %d x ulysses %d, %lld tokens; only its documents may differ",
+                            "%s, ring %d x ulysses %d, %lld rows a rank; only its tokens and "
+                            "documents may differ",
                             memoi_sharding_name(shape->sharding.kind), (int)shape->sharding.ring,
-                            (int)shape->sharding.ulysses, (long long)shape->sharding.n_tokens);
+                            (int)shape->sharding.ulysses, (long long)shape->sharding.local_tokens);
     if (sharding->kind == MEMO_SHARDING_DOCUMENTS &&
         memoi_sharding_check_documents("memo_exchange_desc.sharding.document_begins",
                                        sharding->document_begins, sharding->n_documents,
@@ -7934,6 +7953,8 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
         return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* Who holds which tokens. */
+    shape->sharding = *sharding;
+    if (!shape->has_key_sharding) shape->key_sharding = *sharding;
     for (int32_t i = 0; i <= shape->has_key_sharding && !plan->arrays.failed; i++) {
         memoi_exchange_take_tokens(&plan->tokens[i], shardings[i], &plan->arrays);
         plan->most_runs = memob_max(plan->most_runs, plan->tokens[i].max_runs);
@@ -8384,6 +8405,7 @@ MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, me
                                      s->mesh ? s->mesh->degrees.ring : 1,
                                      s->mesh ? s->mesh->degrees.ulysses : 1,
                                      s->desc.n_tokens,
+                                     0,
                                      s->begins,
                                      n_documents,
                                      s->parents,

@@ -58,6 +58,16 @@ MEMOI int64_t memoi_sharding_prefix(const memo_sharding* sharding, int64_t docum
     return n;
 }
 
+MEMOI memo_status memoi_sharding_check_capacity(const memo_sharding* sharding, memo_error* error) {
+    const int has_documents = sharding->kind == MEMO_SHARDING_DOCUMENTS;
+    if (sharding->capacity && sharding->capacity < sharding->n_tokens)
+        return MEMOI_REFUSE("memo_sharding_desc.capacity: below n_tokens (%lld, %lld); as many, "
+                            "more, or 0 is valid",
+                            (long long)sharding->capacity, (long long)sharding->n_tokens);
+    return MEMOI_INTEGER("memo_sharding_desc", sharding, capacity, 0,
+                         has_documents ? MEMOB_BYTES_MAX / 2 : 0);
+}
+
 /* All but the pieces of documents, from the fields that a desc has. */
 MEMOI memo_status memoi_sharding_measure(memo_sharding* sharding, memo_error* error) {
     static const char name[] = "memo_sharding_desc";
@@ -66,7 +76,8 @@ MEMOI memo_status memoi_sharding_measure(memo_sharding* sharding, memo_error* er
     if (MEMOI_INTEGER(name, sharding, kind, 0, MEMO_N_SHARDING_KINDS - 1) ||
         MEMOI_INTEGER(name, sharding, ring, 0, has_documents ? 1 << 16 : INT32_MAX) ||
         MEMOI_INTEGER(name, sharding, ulysses, 0, INT32_MAX) ||
-        MEMOI_INTEGER(name, sharding, n_tokens, 1, MEMOB_BYTES_MAX / 2))
+        MEMOI_INTEGER(name, sharding, n_tokens, 1, MEMOB_BYTES_MAX / 2) ||
+        memoi_sharding_check_capacity(sharding, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (!sharding->ring) sharding->ring = 1;
     if (!sharding->ulysses) sharding->ulysses = 1;
@@ -100,7 +111,8 @@ MEMOI memo_status memoi_sharding_measure(memo_sharding* sharding, memo_error* er
         return MEMOI_REFUSE(
             "memo_sharding_desc: ring %d x ulysses %d are too many ranks; at most %d are valid",
             (int)sharding->ring, (int)sharding->ulysses, INT32_MAX / 2);
-    sharding->padded_tokens = (sharding->n_tokens + unit - 1) / unit * unit;
+    sharding->padded_tokens =
+        (memob_max(sharding->n_tokens, sharding->capacity) + unit - 1) / unit * unit;
     sharding->local_tokens = sharding->padded_tokens / sharding->ring / sharding->ulysses;
     sharding->ring_tokens = sharding->local_tokens * sharding->ulysses;
     return MEMO_STATUS_OK;
@@ -337,6 +349,7 @@ memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sh
     sharding->ring = desc->ring;
     sharding->ulysses = desc->ulysses;
     sharding->n_tokens = desc->n_tokens;
+    sharding->capacity = desc->capacity;
     sharding->document_begins = desc->document_begins;
     sharding->n_documents = desc->n_documents;
     sharding->document_parents = desc->document_parents;

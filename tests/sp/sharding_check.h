@@ -101,13 +101,13 @@ static memo_status check_compare(const memo_sharding* sharding, const int64_t* d
 
 static memo_status sharding_check(const memo_sharding* sharding, memo_error* error) {
     int64_t n_ranks = (int64_t)sharding->ring * sharding->ulysses, n_rows;
+    const int64_t capacity = sharding->capacity ? sharding->capacity : sharding->n_tokens;
     int is_documents = sharding->kind == MEMO_SHARDING_DOCUMENTS, is_right = 1;
     int64_t* dealt;
     memo_run* runs;
-    if (sharding->ring < 1 || sharding->ulysses < 1 ||
-        sharding->padded_tokens < sharding->n_tokens || sharding->n_tokens < 1 ||
-        sharding->padded_tokens - sharding->n_tokens >= 2 * n_ranks ||
-        sharding->padded_tokens % n_ranks ||
+    if (sharding->ring < 1 || sharding->ulysses < 1 || capacity < sharding->n_tokens ||
+        sharding->n_tokens < 1 || sharding->padded_tokens < capacity ||
+        sharding->padded_tokens - capacity >= 2 * n_ranks || sharding->padded_tokens % n_ranks ||
         sharding->local_tokens != sharding->padded_tokens / n_ranks ||
         sharding->ring_tokens != sharding->padded_tokens / sharding->ring ||
         (sharding->kind == MEMO_SHARDING_ZIGZAG && sharding->ring_tokens % 2) ||

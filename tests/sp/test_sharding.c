@@ -40,6 +40,19 @@ static memo_sharding sharding_of_documents(int32_t ring, int32_t ulysses, const 
     CHECK_OK(keep_sharding(&desc, &sharding, &error));
     return sharding;
 }
+/* Rows for more tokens than the documents have. */
+static memo_sharding sharding_with_room(const memo_sharding* full, int64_t capacity) {
+    memo_sharding sharding;
+    memo_sharding_desc desc = {.kind = MEMO_SHARDING_DOCUMENTS,
+                               .ring = full->ring,
+                               .ulysses = full->ulysses,
+                               .n_tokens = full->n_tokens,
+                               .capacity = capacity,
+                               .document_begins = full->document_begins,
+                               .n_documents = full->n_documents};
+    CHECK_OK(keep_sharding(&desc, &sharding, &error));
+    return sharding;
+}
 /* In slices, the last of them short or not. */
 static memo_sharding sharding_of_slices(int32_t ring, int32_t ulysses, int64_t n_tokens) {
     memo_sharding sharding;
@@ -104,6 +117,35 @@ TEST(every_sharding_of_documents_validates) {
                            ulysses, error.message);
                 CHECK_IS(sharding.padded_tokens - sharding.n_tokens, <, ring * ulysses);
             }
+}
+
+/* Rows are those of the capacity; a ring rank has the same tokens in the same order as without. */
+TEST(fewer_tokens_than_the_capacity_are_shared_by_all_ranks) {
+    for (int i = 0; i < 300; i++) {
+        int64_t begins[MAX_DOCUMENTS + 1];
+        const int64_t n_documents = make_documents(memo_test_int(1, 400), begins);
+        const int32_t ring = (int32_t)memo_test_int(1, 9), ulysses = (int32_t)memo_test_int(1, 4);
+        const memo_sharding tight = sharding_of_documents(ring, ulysses, begins, n_documents);
+        const int64_t capacity = tight.n_tokens + memo_test_int(0, 500);
+        const memo_sharding roomy = sharding_with_room(&tight, capacity);
+        CHECK_CASE(!sharding_check(&roomy, &error), "ring %d ulysses %d: %s", ring, ulysses,
+                   error.message);
+        CHECK_IS(roomy.padded_tokens - capacity, <, ring * ulysses);
+        for (int32_t r = 0; r < ring; r++) {
+            int64_t row = 0;
+            for (int64_t t = 0; t < roomy.ring_tokens; t++) {
+                const int64_t at =
+                    memo_sharding_position(&roomy, r * ulysses + (int32_t)(t / roomy.local_tokens),
+                                           t % roomy.local_tokens);
+                if (at >= tight.n_tokens) continue;
+                CHECK_IS(memo_sharding_position(&tight,
+                                                r * ulysses + (int32_t)(row / tight.local_tokens),
+                                                row % tight.local_tokens),
+                         ==, at);
+                row++;
+            }
+        }
+    }
 }
 
 /* One document is cut as zigzag cuts a sequence, if 2 rd divides its length; each of three equal
@@ -263,7 +305,7 @@ TEST(invalid_arguments_are_refused) {
     documents.document_begins = begins;
     documents.n_documents = 2;
     CHECK_OK(keep_sharding(&documents, &sharding, &error));
-    for (int k = 0; k < 12; k++) {
+    for (int k = 0; k < 15; k++) {
         memo_sharding_desc bad = k < 4 || (k > 7 && k < 11) ? plain : documents;
         if (k == 0) bad.n_tokens = 0;
         if (k == 1) bad.ring = -1;
@@ -277,6 +319,9 @@ TEST(invalid_arguments_are_refused) {
         if (k == 9) bad.slice_tokens = 6, bad.ring = 2;
         if (k == 10) bad.slice_tokens = 4, bad.kind = MEMO_SHARDING_DOCUMENTS;
         if (k == 11) bad.ring = (1 << 16) + 1; /* memory grows with the ranks */
+        if (k == 12) bad.capacity = 7;
+        if (k == 13) bad.capacity = -1;
+        if (k == 14) bad.capacity = 9, bad.kind = MEMO_SHARDING_ZIGZAG, bad.document_begins = NULL;
         CHECK_CASE(memo_sharding_make(&bad, &sharding, &error) == MEMO_STATUS_INVALID_ARGUMENT,
                    "case %d", k);
     }

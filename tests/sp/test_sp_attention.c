@@ -2621,7 +2621,8 @@ TEST(invalid_arguments_are_refused) {
     CHECK_ERROR(memo_sp_attention_create(&desc, &of_no_kind, &error), INVALID_ARGUMENT,
                 "attention.launches");
     desc = good; /* documents that do not ascend, in the sharding alone */
-    memo_sharding_desc of_documents = {MEMO_SHARDING_DOCUMENTS, 1, 1, 8, right, 2, NULL, 0};
+    memo_sharding_desc of_documents = {
+        .kind = MEMO_SHARDING_DOCUMENTS, .n_tokens = 8, .document_begins = right, .n_documents = 2};
     CHECK_OK(keep_sharding(&of_documents, &desc.sharding, &error));
     own_attention* sharded = attention_of(&desc);
     desc.sharding.document_begins = falling;

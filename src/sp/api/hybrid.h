@@ -103,8 +103,8 @@ typedef struct memo_exchange_desc {
     /* The attention's desc.n_masks, read by memo_exchange_create alone; NULL: causal within the
      * documents of the keys' sharding, with their parents. */
     const memo_mask* masks;
-    /* For a batch with other documents.  Its kind, degrees and n_tokens must match the desc's.
-     * NULL: the desc's.  Its arrays are borrowed until the exchange is destroyed. */
+    /* For a batch with other tokens and documents.  Its kind, degrees and rows of a rank must match
+     * the desc's.  NULL: the desc's.  Its arrays are borrowed until the exchange is destroyed. */
     const memo_sharding* sharding;
     int32_t has_sinks; /* 1: passes get tensors.sinks; 0: they do not */
     /* For the device arrays of memo_segments, until the exchange is destroyed: device_bytes bytes,

@@ -24,6 +24,7 @@
  * 1 / 32 of the mean over all ranks, the longest document is cut zigzag over all ranks of both
  * halves instead.  So the scores of ranks differ by a few percent, the token counts by at most 1,
  * and few documents have rows on several ranks.  A rank has as many rows whatever the documents.
+ * If these have fewer tokens than the capacity, each rank has its share of them, then padding.
  *
  * Slices.  A sequence may be cut into slices, which are sharded one by one, zigzag or plain.  So
  * each rank has a share of each slice, and a layer may be computed slice by slice.
@@ -48,6 +49,9 @@ typedef struct memo_sharding_desc {
     memo_sharding_kind kind;
     int32_t ring, ulysses; /* degrees; 0: 1; ring of documents: at most 65536 */
     int64_t n_tokens;      /* of the whole sequence */
+    /* MEMO_SHARDING_DOCUMENTS only: each rank has rows as if there were so many tokens; 0:
+     * n_tokens. */
+    int64_t capacity;
     /* MEMO_SHARDING_DOCUMENTS only: n_documents + 1 positions from 0 to n_tokens, not descending
      * (cu_seqlens).  Borrowed as long as the sharding is used. */
     const int64_t* document_begins;
@@ -68,7 +72,7 @@ typedef struct memo_sharding_piece {
 typedef struct memo_sharding {
     memo_sharding_kind kind;
     int32_t ring, ulysses;
-    int64_t n_tokens;
+    int64_t n_tokens, capacity;
     int64_t padded_tokens;          /* ring * ulysses * local_tokens */
     int64_t local_tokens;           /* rows of each rank */
     int64_t ring_tokens;            /* ulysses * local_tokens */

@@ -7,9 +7,9 @@
 
 MEMOI int memoi_desc_is_alike(const memo_sharding* a, const memo_sharding* b) {
     return a->kind == b->kind && a->ring == b->ring && a->ulysses == b->ulysses &&
-           a->n_tokens == b->n_tokens && a->slice_tokens == b->slice_tokens &&
-           a->padded_tokens == b->padded_tokens && a->local_tokens == b->local_tokens &&
-           a->ring_tokens == b->ring_tokens && !a->pieces == !b->pieces;
+           a->slice_tokens == b->slice_tokens && a->padded_tokens == b->padded_tokens &&
+           a->local_tokens == b->local_tokens && a->ring_tokens == b->ring_tokens &&
+           !a->pieces == !b->pieces;
 }
 
 /* A sharding must be as memo_sharding_make left it: memory is counted from its fields. */

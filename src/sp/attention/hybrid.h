@@ -59,6 +59,7 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
         const memo_sharding* own = &shape->tokens[i].sharding;
         memoi_label_add_number(label, field, own->kind);
         memoi_label_add_number(label, field, own->n_tokens);
+        memoi_label_add_number(label, field, own->padded_tokens);
         memoi_label_add_number(label, field, own->slice_tokens);
         memoi_label_add_array(label, field, own->document_begins, own->n_documents + 1);
         memoi_label_add_array(label, field, own->document_parents, own->n_documents);
@@ -229,9 +230,10 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     *shape = attention->shape;
     if (!memoi_desc_is_alike(sharding, &shape->sharding))
         return MEMOI_REFUSE("memo_exchange_desc.sharding: does not match the attention's, which is "
-                            "%s, ring %d x ulysses %d, %lld tokens; only its documents may differ",
+                            "%s, ring %d x ulysses %d, %lld rows a rank; only its tokens and "
+                            "documents may differ",
                             memoi_sharding_name(shape->sharding.kind), (int)shape->sharding.ring,
-                            (int)shape->sharding.ulysses, (long long)shape->sharding.n_tokens);
+                            (int)shape->sharding.ulysses, (long long)shape->sharding.local_tokens);
     if (sharding->kind == MEMO_SHARDING_DOCUMENTS &&
         memoi_sharding_check_documents("memo_exchange_desc.sharding.document_begins",
                                        sharding->document_begins, sharding->n_documents,
@@ -239,6 +241,8 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
         return MEMO_STATUS_INVALID_ARGUMENT;
 
     /* Who holds which tokens. */
+    shape->sharding = *sharding;
+    if (!shape->has_key_sharding) shape->key_sharding = *sharding;
     for (int32_t i = 0; i <= shape->has_key_sharding && !plan->arrays.failed; i++) {
         memoi_exchange_take_tokens(&plan->tokens[i], shardings[i], &plan->arrays);
         plan->most_runs = memob_max(plan->most_runs, plan->tokens[i].max_runs);

@@ -27,6 +27,7 @@ MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, me
                                      s->mesh ? s->mesh->degrees.ring : 1,
                                      s->mesh ? s->mesh->degrees.ulysses : 1,
                                      s->desc.n_tokens,
+                                     0,
                                      s->begins,
                                      n_documents,
                                      s->parents,
