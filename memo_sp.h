@@ -12,8 +12,8 @@
  * STEP BY STEP, in the order of calls:
  *
  *     1  a memo_comm: memo_comm_create_threads, memo_comm_create_nccl, or examples/comm_mpi.h
- *     2  memo_sequence_create, once; memo_sequence_begin with a batch's documents
- *     3  memo_sequence_attend and memo_sequence_attend_backward in each layer
+ *     2  memo_sequence_create, once; memo_sequence_batch_create with a batch's documents
+ *     3  memo_sequence_batch_attend and memo_sequence_batch_attend_backward in each layer
  *     4  chapters 8 to 12 as needed: tensor-parallel blocks, loss, scans, experts
  *
  * The glossary of memo.h defines the terms, such as ring, Ulysses, zigzag and LSE.
@@ -29,11 +29,13 @@
  * rank's part, such as examples/host_attention.h on the host (examples/10_ulysses_threads.c).
  *
  *     memo_status attend(memo_comm* comm, memo_device* device, memo_stream stream,
- *                        memo_attention local, const float* q, const float* k, const float* v,
- *                        float* out, memo_error* error) {
- *         const int64_t documents[] = {0, 400, 1000};
+ *                        memo_attention local, const memo_sp_attention_tensors* qkv_and_out,
+ *                        memo_error* error) {
+ *         const int64_t begins[] = {0, 400, 1000};
+ *         const memo_sequence_batch_desc documents = {1000, begins, 2, NULL};
  *         memo_sequence_desc desc = {0};
  *         memo_sequence* sequence = NULL;
+ *         memo_sequence_batch* batch = NULL;
  *         memo_status status;
  *         desc.device = device;
  *         desc.stream = stream;
@@ -45,10 +47,11 @@
  *         desc.head_size = 64;
  *         desc.attention = local;
  *         status = memo_sequence_create(&desc, &sequence, error);                    // once
- *         if (!status) status = memo_sequence_begin(sequence, documents, NULL, 2, error);
+ *         if (!status) status = memo_sequence_batch_create(sequence, &documents, &batch, error);
  *         for (int layer = 0; layer < 2 && !status; layer++)
- *             status = memo_sequence_attend(sequence, layer, q, k, v, out, error);
+ *             status = memo_sequence_batch_attend(batch, layer, qkv_and_out, error);
  *         if (!status) status = memo_stream_synchronize(device, stream, error);
+ *         memo_sequence_batch_destroy(batch);
  *         memo_sequence_destroy(sequence);
  *         return status;
  *     }
@@ -122,7 +125,7 @@ typedef enum memo_collective {
     MEMO_N_COLLECTIVES
 } memo_collective;
 
-#define MEMO_LABEL_FIELDS 10
+#define MEMO_LABEL_FIELDS 11
 
 /* The step that a call belongs to, for example {"ring exchange", 3}, and digests of what its ranks
  * must agree on.  If two ranks give different labels, the call fails on all ranks with
@@ -1560,10 +1563,11 @@ MEMO_TRY memo_status memo_combine(memo_experts* experts, const memo_routing* rou
 
 /* ---- 13 sequence: attention of all layers in one object -----------------------------------------
  *
- * Chapters 3 and 7 in six calls.  The object keeps LSEs and saved tensors of all layers.  Attention
- * is causal within documents, which may have parents, and has a window if the desc has one.  The
- * sharding is "documents".  Other masks, slices, sinks and cross-attention take chapters 3 to 7.
- * The head of this file has an example. */
+ * Chapters 3 and 7 in a few calls.  A sequence has what all batches share.  A batch has documents,
+ * and any number of batches is in flight, as in a pipeline.  Attention is causal within documents,
+ * which may have parents, and has a window if the desc has one.  The sharding is "documents".
+ * Other masks, slices, sinks and cross-attention take chapters 3 to 7.  The head of this file has
+ * an example. */
 
 typedef struct memo_sequence_desc {
     const memo_device* device;
@@ -1572,8 +1576,8 @@ typedef struct memo_sequence_desc {
      * `ulysses` consecutive ranks (0: 1) shares heads; these groups are a ring. */
     memo_comm* comm;
     int32_t ulysses;
-    int32_t nodes; /* that the ring spans (chapter 6); 0: 1 */
-    int64_t n_tokens;
+    int32_t nodes;             /* that the ring spans (chapter 6); 0: 1 */
+    int64_t n_tokens;          /* of a batch, at most */
     int32_t n_batch, n_layers; /* 0: 1; sequences of a batch have the same documents */
     /* As in memo_sp_attention_desc. */
     int32_t n_q_heads, n_kv_heads, head_size, v_head_size;
@@ -1582,48 +1586,73 @@ typedef struct memo_sequence_desc {
     float scale, softcap;
     int32_t sends_again, rounds_gradients, ulysses_groups;
     memo_attention attention;
-    int32_t has_trees; /* 1: memo_sequence_begin may get document_parents */
+    int32_t has_trees; /* 1: batches may have document_parents */
     int64_t window;    /* a query sees fewer than `window` tokens back; 0: no limit */
+    /* Batches that the sequence has memory for, to keep lse and saved of all layers from forward to
+     * backward; 0: 1.  -1: none, passes get tensors.lse and tensors.saved, which a session can
+     * keep. */
+    int32_t n_in_flight;
 } memo_sequence_desc;
 
 typedef struct memo_sequence memo_sequence;
 
 /* All ranks of comm must call this, each from its thread, and wait for each other.  Allocates from
- * the device: scratch, and for each layer its LSEs and saved tensors. */
+ * the device: scratch, and the memory of n_in_flight batches. */
 MEMO_TRY memo_status memo_sequence_create(const memo_sequence_desc* desc, memo_sequence** sequence,
                                           memo_error* error);
+/* Destroy the batches first. */
 MEMO_API void memo_sequence_destroy(memo_sequence* sequence);
+/* lse_bytes and saved_bytes: of a layer of a batch. */
+MEMO_API memo_sp_attention_sizes memo_sequence_get_sizes(const memo_sequence* sequence);
 
-/* Begins a batch, on all ranks with equal documents: document_begins (n_documents + 1 positions
- * from 0 to n_tokens, not descending; NULL: one document) is copied.  Waits for the desc's stream,
- * which may still use the batch before.  Computes and allocates on the host.  After a failure no
- * batch has begun.  COMM may come from a later call.
- *
- * document_parents (memo_mask_desc.document_parents; NULL: none) is copied, too: several answers to
- * one prompt, which is in the batch once.  Positions of a document follow those of its parent.
- * Labels end with each document: if a parent's last token has to predict the first token of each
- * child, let each child begin with a copy of that token instead. */
-MEMO_TRY memo_status memo_sequence_begin(memo_sequence* sequence, const int64_t* document_begins,
-                                         const int64_t* document_parents, int64_t n_documents,
-                                         memo_error* error);
+/* Equal on all ranks.  Everything is copied. */
+typedef struct memo_sequence_batch_desc {
+    int64_t n_tokens; /* 0: the sequence's.  Rows without tokens cost no scores */
+    /* n_documents + 1 positions from 0 to n_tokens, not descending; NULL: one document. */
+    const int64_t* document_begins;
+    int64_t n_documents;
+    /* As in memo_mask_desc; NULL: none.  Several answers to one prompt, which is in the batch once:
+     * positions of a document follow those of its parent.  Labels end with each document.  If a
+     * parent's last token has to predict the first token of each child, let each child begin with a
+     * copy of that token instead. */
+    const int64_t* document_parents;
+} memo_sequence_batch_desc;
 
-/* The batch's sharding, for labels, and to scatter and gather rows; NULL before the first batch. */
-MEMO_API const memo_sharding* memo_sequence_get_sharding(const memo_sequence* sequence);
+typedef struct memo_sequence_batch memo_sequence_batch;
+
+/* Computes and allocates on the host alone, and waits for nothing.  Any thread may call this, such
+ * as a loader's, while passes of other batches run. */
+MEMO_TRY memo_status memo_sequence_batch_create(memo_sequence* sequence,
+                                                const memo_sequence_batch_desc* desc,
+                                                memo_sequence_batch** batch, memo_error* error);
+/* On the thread of passes; before the first pass on any thread.  Waits for nothing, as
+ * memo_exchange_destroy. */
+MEMO_API void memo_sequence_batch_destroy(memo_sequence_batch* batch);
+
+/* For labels, and to scatter and gather rows; lives as long as the batch. */
+MEMO_API const memo_sharding* memo_sequence_batch_get_sharding(const memo_sequence_batch* batch);
 /* positions[rows of this rank]: of each row, counted from the begin of its document, behind its
- * ancestors, for rotary embeddings.  A batch must have begun. */
-MEMO_API void memo_sequence_get_positions(const memo_sequence* sequence, int64_t* positions);
+ * ancestors, for rotary embeddings. */
+MEMO_API void memo_sequence_batch_get_positions(const memo_sequence_batch* batch,
+                                                int64_t* positions);
 
-/* Passes.  q and out are (n_batch, local_tokens, n_q_heads, head_size or v_head_size), k and v have
- * n_kv_heads, all contiguous in device memory, with local_tokens = n_tokens / ranks, rounded up.
- * Latent keys are k, and v is NULL.  attend keeps the layer's LSEs for attend_backward, which takes
- * the same q, k, v and out, and sets d_q, d_k and d_v.  INVALID_STATE: no batch has begun. */
-MEMO_TRY memo_status memo_sequence_attend(memo_sequence* sequence, int32_t layer, const void* q,
-                                          const void* k, const void* v, void* out,
-                                          memo_error* error);
-MEMO_TRY memo_status memo_sequence_attend_backward(memo_sequence* sequence, int32_t layer,
-                                                   const void* q, const void* k, const void* v,
-                                                   const void* out, const void* d_out, void* d_q,
-                                                   void* d_k, void* d_v, memo_error* error);
+/* Passes of a layer, in any order of batches and layers, the same on all ranks.  A forward may come
+ * again, as recomputation.  Its backward comes once, with the same q, k, v and out, and lse and
+ * saved at the same addresses.  If tensors.lse and saved are NULL, the sequence keeps them: for
+ * n_in_flight batches, each from its first forward until it is destroyed.
+ *
+ * The first pass of a batch also compares it on all ranks (COMM may come from a later call), and
+ * uploads the segments that the local attention reads on the device.  It allocates for these only
+ * if they need more memory than those of earlier batches; do not capture it in a graph.
+ *
+ * INVALID_STATE: no memory for one more batch in flight; a backward without a forward, a second one
+ * or with another lse; the batch was destroyed, as far as its memory still shows that. */
+MEMO_TRY memo_status memo_sequence_batch_attend(memo_sequence_batch* batch, int32_t layer,
+                                                const memo_sp_attention_tensors* tensors,
+                                                memo_error* error);
+MEMO_TRY memo_status memo_sequence_batch_attend_backward(memo_sequence_batch* batch, int32_t layer,
+                                                         const memo_sp_attention_tensors* tensors,
+                                                         memo_error* error);
 
 #ifdef __cplusplus
 }
@@ -5667,6 +5696,7 @@ struct memo_exchange {
     memo_segment* seen;
     int64_t* first_seen; /* (n_parts * n_levels + 1) */
     int32_t n_levels;
+    int64_t window; /* of the causal mask that is made here; 0: none */
     memo_launch_kind launches;
     int64_t n_words;              /* device arrays of all steps' segments */
     void* given_memory;           /* for these, of the caller; NULL: the flight has it */
@@ -7427,7 +7457,8 @@ MEMOI memo_status memoi_flights_add(memoi_flights* flights, const memo_device* d
         return status;
     }
     flight->next = flights->first;
-    flights->first = *result = flight;
+    flights->first = flight;
+    if (result) *result = flight;
     return MEMO_STATUS_OK;
 }
 
@@ -7727,6 +7758,7 @@ struct memo_sp_attention {
     memoi_ring_rooms rooms;
     memoi_buffers buffers[2]; /* of forward and backward, in the same memory */
     memoi_flights flights;    /* of exchanges in flight */
+    int64_t n_begun;          /* exchanges, in one order on all ranks */
 };
 
 /* --- what all ranks must agree on ---
@@ -7744,6 +7776,7 @@ struct memo_sp_attention {
     K(SHARDING, "memo_sp_attention_desc.sharding or memo_exchange_desc.sharding")                  \
     K(KEY_SHARDING, "memo_sp_attention_desc.key_sharding")                                         \
     K(SINKS, "memo_exchange_desc.has_sinks")                                                       \
+    K(ORDER, "the order of exchanges, or of a sequence's batches and layers")                      \
     K(MASKS, "memo_exchange_desc.masks: segments")
 
 #define MEMOI_AGREED_ENUM(field, name) MEMOI_AGREED_##field,
@@ -7883,6 +7916,7 @@ MEMOI memo_status memoi_hybrid_causal_mask(memo_exchange* plan, memo_mask* mask,
     desc.document_begins = keys->document_begins;
     desc.n_documents = keys->n_documents;
     desc.document_parents = keys->document_parents;
+    desc.window_before = plan->window;
     if (shape->has_key_sharding && shape->tokens[0].sharding.n_documents)
         return MEMOI_REFUSE("memo_exchange_desc.masks: NULL, but queries have documents, and keys "
                             "a sharding of their own; pass the mask, from memo_mask_cross");
@@ -7900,9 +7934,11 @@ MEMOI memo_status memoi_hybrid_plan_masks(memo_exchange* plan, const memo_mask* 
     const int64_t n_tokens = shape->sharding.n_tokens, n_keys = shape->key_sharding.n_tokens;
     int64_t begins[MEMO_LEVELS_MAX + 1], n = 0, at = 0;
     int32_t n_levels;
-    memo_mask causal;
+    memo_mask causal = {NULL, 0};
+    memo_status status = MEMO_STATUS_OK;
     plan->n_levels = 1;
-    if (!given && memoi_hybrid_causal_mask(plan, &causal, error)) return error->status;
+    if (!given) status = memoi_hybrid_causal_mask(plan, &causal, error);
+    if (status) return status;
     for (int32_t i = 0; i < shape->n_parts; i++) {
         const memo_mask* mask = given ? &given[i] : &causal;
         if (memoi_mask_check(mask, n_tokens, n_keys, begins, &n_levels, error))
@@ -7980,7 +8016,10 @@ MEMOI memo_status memoi_exchange_begin(memo_exchange* plan, memo_error* error) {
     memo_sp_attention* a = plan->attention;
     const memo_stream stream = a->target.streams[MEMOI_TARGET_COMPUTE];
     memo_status status = MEMO_STATUS_OK;
-    if (!plan->flight) status = memoi_flights_take(&a->flights, a->target.device, plan, error);
+    if (!plan->flight) {
+        memoi_label_add_number(&plan->agreed, MEMOI_AGREED_ORDER, ++a->n_begun);
+        status = memoi_flights_take(&a->flights, a->target.device, plan, error);
+    }
     if (!status) status = memoi_exchange_upload(plan, a->target.device, stream, error);
     if (!status) status = memoi_comm_meet(a->desc.ring, stream, &plan->agreed, "exchange", error);
     if (!status)
@@ -8336,7 +8375,7 @@ MEMOI memo_status memoi_hybrid_check_tensors(const memo_sp_attention* a,
 
 MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_exchange* plan,
                                    const memo_sp_attention_tensors* tensors, int is_backward,
-                                   memo_error* error) {
+                                   int32_t layer, memo_error* error) {
     const char* call = is_backward ? "memo_sp_attention_backward" : "memo_sp_attention_forward";
     memoi_hybrid_walk walk;
     memo_label agreed;
@@ -8361,6 +8400,7 @@ MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_exchange* pl
     agreed = plan->agreed;
     memoi_hybrid_walk_init(&walk, plan, tensors, is_backward, error);
     memoi_label_add_number(&agreed, MEMOI_AGREED_PASS, is_backward);
+    memoi_label_add_number(&agreed, MEMOI_AGREED_ORDER, layer);
     walk.target.agreed = &agreed;
     return memoi_hybrid_walk_through(&walk);
 }
@@ -8369,14 +8409,14 @@ memo_status memo_sp_attention_forward(memo_sp_attention* attention, const memo_e
                                       const memo_sp_attention_tensors* tensors, memo_error* error) {
     MEMOB_REFUSE_NULL(error, "attention", attention);
     MEMOB_REFUSE_NULL(error, "tensors", tensors);
-    return memoi_hybrid_run(attention, exchange, tensors, 0, error);
+    return memoi_hybrid_run(attention, exchange, tensors, 0, 0, error);
 }
 memo_status memo_sp_attention_backward(memo_sp_attention* attention, const memo_exchange* exchange,
                                        const memo_sp_attention_tensors* tensors,
                                        memo_error* error) {
     MEMOB_REFUSE_NULL(error, "attention", attention);
     MEMOB_REFUSE_NULL(error, "tensors", tensors);
-    return memoi_hybrid_run(attention, exchange, tensors, 1, error);
+    return memoi_hybrid_run(attention, exchange, tensors, 1, 0, error);
 }
 
 /* ---- >>sequence ---------------------------------------------------------------------------------
@@ -8387,37 +8427,29 @@ struct memo_sequence {
     memo_sequence_desc desc; /* complete */
     memo_mesh* mesh;         /* NULL: one rank */
     int32_t rank;
-    memo_sharding sharding; /* of the batch, or of creation */
+    memo_sharding sharding; /* of one document, which has all rows */
+    int64_t begins[2];
     memo_sp_attention* attention;
-    memo_exchange* exchange; /* NULL: no batch has begun */
-    int64_t* begins;         /* the documents of the batch; behind them their parents */
-    const int64_t* parents;  /* NULL: none */
-    int64_t capacity;
-    memo_segment* segments; /* of the mask */
-    int64_t n_segments, segments_capacity;
     memo_sp_attention_sizes sizes; /* of a layer, rounded up */
-    char* memory;                  /* of all layers */
+    char* memory;                  /* of n_in_flight batches, (n_layers) each */
+    /* (n_in_flight): which batch has a place of the memory; NULL: free. */
+    const struct memo_sequence_batch** holders;
 };
 
-/* The sharding and the exchange of documents that begins has. */
-MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, memo_error* error) {
-    const memo_sharding_desc desc = {MEMO_SHARDING_DOCUMENTS,
-                                     s->mesh ? s->mesh->degrees.ring : 1,
-                                     s->mesh ? s->mesh->degrees.ulysses : 1,
-                                     s->desc.n_tokens,
-                                     0,
-                                     s->begins,
-                                     n_documents,
-                                     s->parents,
-                                     0};
-    memo_sharding made;
-    const memo_status status = memo_sharding_make(&desc, &made, error);
-    if (!status) {
-        memo_sharding_free(&s->sharding);
-        s->sharding = made;
-    }
-    return status;
-}
+/* A layer's lse is that of its latest forward, which waits for its backward. */
+enum { MEMOI_LAYER_NEW = 0, MEMOI_LAYER_FORWARD, MEMOI_LAYER_BACKWARD };
+typedef struct memoi_batch_layer {
+    int32_t state;
+    const float* lse;
+} memoi_batch_layer;
+
+struct memo_sequence_batch {
+    memo_exchange exchange; /* first: both are freed as one; its arrays are the batch's, too */
+    memo_sequence* sequence;
+    memo_sharding sharding;
+    memoi_batch_layer* layers;
+    char* kept; /* its place of the sequence's memory; NULL: none */
+};
 
 /* Fields that both descs have. */
 /* clang-format off */
@@ -8435,16 +8467,45 @@ MEMOI memo_status memoi_sequence_check(const memo_sp_attention_desc* attention, 
     return status ? status : memoi_hybrid_device_check(name, attention, error);
 }
 
+/* Of all layers of a batch. */
+MEMOI int64_t memoi_sequence_kept_bytes(const memo_sequence* s) {
+    return s->desc.n_layers * (s->sizes.lse_bytes + s->sizes.saved_bytes);
+}
+
+/* Batches that have ended, but not on the stream. */
+enum { MEMOI_ENDED_BATCHES = 8 };
+
+/* What passes would allocate otherwise. */
+MEMOI memo_status memoi_sequence_reserve(memo_sequence* s, memo_error* error) {
+    const int32_t n = s->desc.n_in_flight;
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t i = 0; i < n + MEMOI_ENDED_BATCHES && !status; i++)
+        status = memoi_flights_add(&s->attention->flights, s->desc.device, NULL, error);
+    s->sizes.lse_bytes = memob_align_up(s->sizes.lse_bytes, MEMOB_DEVICE_ALIGNMENT);
+    s->sizes.saved_bytes = memob_align_up(s->sizes.saved_bytes, MEMOB_DEVICE_ALIGNMENT);
+    if (status || !n || !memoi_sequence_kept_bytes(s)) return status;
+    if ((double)memoi_sequence_kept_bytes(s) * n > (double)MEMOB_BYTES_MAX)
+        return MEMOI_REFUSE("memo_sequence_desc.n_in_flight: %d batches of %lld bytes are too "
+                            "large; fewer, or -1",
+                            (int)n, (long long)memoi_sequence_kept_bytes(s));
+    s->holders = (const memo_sequence_batch**)memob_calloc(n, sizeof *s->holders);
+    if (!s->holders) return memob_no_memory(error, "a sequence");
+    return memo_device_alloc(s->desc.device, n * memoi_sequence_kept_bytes(s), (void**)&s->memory,
+                             error);
+}
+
 MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_desc* desc,
                                          memo_error* error) {
     const int32_t size = desc->comm ? desc->comm->size : 1;
     const int32_t ulysses = desc->ulysses ? desc->ulysses : 1;
+    memo_sharding_desc sharding = MEMO_ZERO(memo_sharding_desc);
     memo_mesh_desc mesh = MEMO_ZERO(memo_mesh_desc);
     memo_sp_attention_desc attention = MEMO_ZERO(memo_sp_attention_desc);
     memo_status status = MEMO_STATUS_OK;
     if (MEMOI_INTEGER("memo_sequence_desc", desc, n_layers, 0, 1 << 20) ||
         MEMOI_INTEGER("memo_sequence_desc", desc, n_tokens, 1, MEMOB_BYTES_MAX / 2) ||
         MEMOI_INTEGER("memo_sequence_desc", desc, window, 0, INT64_MAX) ||
+        MEMOI_INTEGER("memo_sequence_desc", desc, n_in_flight, -1, 1 << 20) ||
         MEMOI_GIVEN("memo_sequence_desc", desc, device))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (ulysses < 1 || size % ulysses)
@@ -8457,18 +8518,22 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
             (int)desc->nodes, (int)(size / ulysses));
     s->desc = *desc;
     s->desc.n_layers = desc->n_layers ? desc->n_layers : 1;
+    s->desc.n_in_flight = desc->n_in_flight ? (int32_t)memob_max(desc->n_in_flight, 0) : 1;
     s->rank = desc->comm ? desc->comm->rank : 0;
-    if (!memob_reserve(&s->begins, &s->capacity, 2, sizeof *s->begins))
-        return memob_no_memory(error, "a sequence");
 
-    /* The ranks, and one document until the first batch. */
+    /* The ranks, and one document. */
     mesh.ulysses = ulysses;
     mesh.ring = size / ulysses;
     mesh.nodes = desc->nodes;
     if (size > 1) status = memo_mesh_create(desc->comm, &mesh, &s->mesh, error);
-    s->begins[0] = 0;
     s->begins[1] = desc->n_tokens;
-    if (!status) status = memoi_sequence_shard(s, 1, error);
+    sharding.kind = MEMO_SHARDING_DOCUMENTS;
+    sharding.ring = mesh.ring;
+    sharding.ulysses = ulysses;
+    sharding.n_tokens = desc->n_tokens;
+    sharding.document_begins = s->begins;
+    sharding.n_documents = 1;
+    if (!status) status = memo_sharding_make(&sharding, &s->sharding, error);
     if (status) return status;
 
     attention.ring = s->mesh ? s->mesh->ring : NULL;
@@ -8480,15 +8545,7 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
     status = memoi_sequence_check(&attention, error);
     if (!status) status = memo_sp_attention_desc_get_sizes(&attention, &s->sizes, error);
     if (!status) status = memo_sp_attention_create(&attention, &s->attention, error);
-    if (status) return status;
-
-    /* What a layer keeps. */
-    s->sizes.lse_bytes = memob_align_up(s->sizes.lse_bytes, MEMOB_DEVICE_ALIGNMENT);
-    s->sizes.saved_bytes = memob_align_up(s->sizes.saved_bytes, MEMOB_DEVICE_ALIGNMENT);
-    if (!(s->sizes.lse_bytes + s->sizes.saved_bytes)) return MEMO_STATUS_OK;
-    return memo_device_alloc(desc->device,
-                             s->desc.n_layers * (s->sizes.lse_bytes + s->sizes.saved_bytes),
-                             (void**)&s->memory, error);
+    return status ? status : memoi_sequence_reserve(s, error);
 }
 
 memo_status memo_sequence_create(const memo_sequence_desc* desc, memo_sequence** sequence,
@@ -8506,116 +8563,193 @@ memo_status memo_sequence_create(const memo_sequence_desc* desc, memo_sequence**
 
 void memo_sequence_destroy(memo_sequence* s) {
     if (!s) return;
-    memo_exchange_destroy(s->exchange);
     memo_sp_attention_destroy(s->attention);
     if (s->memory) memo_device_free(s->desc.device, s->memory, NULL);
     memo_sharding_free(&s->sharding);
     memo_mesh_destroy(s->mesh);
-    MEMO_FREE(s->begins);
-    MEMO_FREE(s->segments);
+    MEMO_FREE(s->holders);
     MEMO_FREE(s);
 }
 
-MEMOI memo_status memoi_sequence_fill_mask(memo_sequence* s, int64_t n_documents,
-                                           memo_error* error) {
-    memo_mask_desc desc = MEMO_ZERO(memo_mask_desc);
-    memo_status status;
-    desc.n_tokens = s->desc.n_tokens;
-    desc.window_before = s->desc.window;
-    desc.document_begins = s->begins;
-    desc.n_documents = n_documents;
-    desc.document_parents = s->parents;
-    status = memo_mask_documents(&desc, NULL, &s->n_segments, error);
-    if (status) return status;
-    if (!memob_reserve(&s->segments, &s->segments_capacity, s->n_segments, sizeof *s->segments))
-        return memob_no_memory(error, "the mask of a batch");
-    return memo_mask_documents(&desc, s->segments, &s->n_segments, error);
+memo_sp_attention_sizes memo_sequence_get_sizes(const memo_sequence* s) {
+    return s ? s->sizes : MEMO_ZERO(memo_sp_attention_sizes);
 }
 
-memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins,
-                                const int64_t* document_parents, int64_t n_documents,
-                                memo_error* error) {
-    MEMOB_REFUSE_NULL(error, "sequence", s);
-    memo_exchange_desc exchange = MEMO_ZERO(memo_exchange_desc);
-    memo_mask mask;
-    memo_status status;
-    memo_exchange_destroy(s->exchange); /* waits for the stream */
-    s->exchange = NULL;
-    s->parents = NULL;
-    if (!document_begins) n_documents = 1;
-    if (document_parents && !s->desc.has_trees)
-        return MEMOI_REFUSE("memo_sequence_begin.document_parents: not NULL, but "
-                            "memo_sequence_desc.has_trees is 0; set it to 1");
-    if (document_begins &&
-        (memoi_sharding_check_documents("memo_sequence_begin.document_begins", document_begins,
-                                        n_documents, s->desc.n_tokens, error) ||
-         memoi_sharding_check_parents("memo_sequence_begin.document_parents", document_parents,
-                                      n_documents, error)))
+/* --- batches --- */
+
+MEMOI memo_status memoi_batch_check(const memo_sequence* s, const memo_sequence_batch_desc* desc,
+                                    int64_t n_tokens, memo_error* error) {
+    static const char name[] = "memo_sequence_batch_desc";
+    const char* also = NULL;
+    if (MEMOI_INTEGER(name, desc, n_tokens, 0, s->desc.n_tokens))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (document_begins && document_parents && s->desc.window)
-        return MEMOI_REFUSE("memo_sequence_begin.document_parents: not NULL beside a window "
-                            "(%lld); pass NULL, or set memo_sequence_desc.window to 0",
-                            (long long)s->desc.window);
-    if (!memob_reserve(&s->begins, &s->capacity, 2 * n_documents + 1, sizeof *s->begins))
-        return memob_no_memory(error, "the documents of a batch");
-    s->begins[0] = 0;
-    s->begins[n_documents] = s->desc.n_tokens;
-    if (document_begins)
-        memcpy(s->begins, document_begins, (size_t)(n_documents + 1) * sizeof *s->begins);
-    if (document_begins && document_parents)
-        s->parents = (const int64_t*)memcpy(s->begins + n_documents + 1, document_parents,
-                                            (size_t)n_documents * sizeof *s->begins);
-
-    status = memoi_sequence_shard(s, n_documents, error);
-    if (!status) status = memoi_sequence_fill_mask(s, n_documents, error);
-    mask.segments = s->segments;
-    mask.n_segments = s->n_segments;
-    exchange.masks = &mask;
-    exchange.sharding = &s->sharding;
-    if (!status) status = memo_exchange_create(s->attention, &exchange, &s->exchange, error);
-    return status;
-}
-
-const memo_sharding* memo_sequence_get_sharding(const memo_sequence* s) {
-    return s->exchange ? &s->sharding : NULL;
-}
-
-void memo_sequence_get_positions(const memo_sequence* s, int64_t* positions) {
-    if (s && positions) memoi_sharding_positions(&s->sharding, s->rank, positions);
-}
-
-/* Adds what a layer keeps. */
-MEMOI memo_status memoi_sequence_layer(const memo_sequence* s, int32_t layer,
-                                       memo_sp_attention_tensors* t, memo_error* error) {
-    const int64_t n_bytes = s->sizes.lse_bytes + s->sizes.saved_bytes;
-    char* at = s->memory + layer * n_bytes;
-    if (!s->exchange)
-        return MEMOI_FAIL(INVALID_STATE,
-                          "memo_sequence: no batch has begun; call memo_sequence_begin first");
-    if (memob_check_integer("memo_sequence", "layer", layer, 0, s->desc.n_layers - 1, error))
+    if (desc->document_begins &&
+        (memoi_sharding_check_documents("memo_sequence_batch_desc.document_begins",
+                                        desc->document_begins, desc->n_documents, n_tokens,
+                                        error) ||
+         memoi_sharding_check_parents("memo_sequence_batch_desc.document_parents",
+                                      desc->document_parents, desc->n_documents, error)))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (s->sizes.lse_bytes) t->lse = (float*)(void*)at;
-    if (s->sizes.saved_bytes) t->saved = at + s->sizes.lse_bytes;
+    if (desc->document_parents && s->desc.window) also = "beside memo_sequence_desc.window";
+    if (desc->document_parents && !s->desc.has_trees)
+        also = "but memo_sequence_desc.has_trees is 0";
+    if (desc->document_parents && !desc->document_begins) also = "without document_begins";
+    if (also)
+        return MEMOI_REFUSE("%s.document_parents: not NULL %s; pass NULL, or documents to a "
+                            "sequence with trees and without a window",
+                            name, also);
     return MEMO_STATUS_OK;
 }
 
-memo_status memo_sequence_attend(memo_sequence* s, int32_t layer, const void* q, const void* k,
-                                 const void* v, void* out, memo_error* error) {
-    MEMOB_REFUSE_NULL(error, "sequence", s);
-    memo_sp_attention_tensors t = {q, k, v, out, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
-    const memo_status status = memoi_sequence_layer(s, layer, &t, error);
-    return status ? status : memo_sp_attention_forward(s->attention, s->exchange, &t, error);
+/* Copies the documents, and shares them out. */
+MEMOI memo_status memoi_batch_shard(memo_sequence_batch* b, const memo_sequence_batch_desc* from,
+                                    memo_error* error) {
+    const memo_sequence* s = b->sequence;
+    const int64_t n = from->document_begins ? from->n_documents : 1;
+    memob_arrays* arrays = &b->exchange.arrays;
+    int64_t* begins = MEMOB_ARRAY(arrays, int64_t, n + 1);
+    int64_t* parents = from->document_parents ? MEMOB_ARRAY(arrays, int64_t, n) : NULL;
+    memo_sharding_piece* pieces;
+    memo_sharding_desc desc = MEMO_ZERO(memo_sharding_desc);
+    memo_status status;
+    b->layers = MEMOB_ARRAY(arrays, memoi_batch_layer, s->desc.n_layers);
+    if (arrays->failed) return memob_no_memory(error, "a batch");
+
+    desc.kind = MEMO_SHARDING_DOCUMENTS;
+    desc.ring = s->sharding.ring;
+    desc.ulysses = s->sharding.ulysses;
+    desc.capacity = s->desc.n_tokens;
+    desc.n_tokens = from->n_tokens ? from->n_tokens : desc.capacity;
+    begins[n] = desc.n_tokens;
+    if (from->document_begins) memcpy(begins, from->document_begins, (size_t)n * sizeof *begins);
+    if (parents) memcpy(parents, from->document_parents, (size_t)n * sizeof *parents);
+    desc.document_begins = begins;
+    desc.n_documents = n;
+    desc.document_parents = parents;
+    status = memo_sharding_make(&desc, &b->sharding, error);
+    if (status) return status;
+
+    /* Its memory goes with the other arrays. */
+    pieces = MEMOB_ARRAY(arrays, memo_sharding_piece, b->sharding.n_pieces + 1);
+    if (pieces)
+        memcpy(pieces, b->sharding.pieces, (size_t)(b->sharding.n_pieces + 1) * sizeof *pieces);
+    memo_sharding_free(&b->sharding);
+    b->sharding.pieces = pieces;
+    return pieces ? MEMO_STATUS_OK : memob_no_memory(error, "a batch");
 }
 
-memo_status memo_sequence_attend_backward(memo_sequence* s, int32_t layer, const void* q,
-                                          const void* k, const void* v, const void* out,
-                                          const void* d_out, void* d_q, void* d_k, void* d_v,
-                                          memo_error* error) {
+memo_status memo_sequence_batch_create(memo_sequence* s, const memo_sequence_batch_desc* desc,
+                                       memo_sequence_batch** result, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "batch", result);
+    *result = NULL;
     MEMOB_REFUSE_NULL(error, "sequence", s);
-    memo_sp_attention_tensors t = {
-        q, k, v, (void*)(uintptr_t)out, NULL, NULL, NULL, NULL, d_out, d_q, d_k, d_v};
-    const memo_status status = memoi_sequence_layer(s, layer, &t, error);
-    return status ? status : memo_sp_attention_backward(s->attention, s->exchange, &t, error);
+    MEMOB_REFUSE_NULL(error, "desc", desc);
+    memo_exchange_desc exchange = MEMO_ZERO(memo_exchange_desc);
+    memo_sequence_batch* b;
+    memo_status status =
+        memoi_batch_check(s, desc, desc->n_tokens ? desc->n_tokens : s->desc.n_tokens, error);
+    if (status) return status;
+
+    memoi_flights_free_passed(&s->attention->flights);
+    b = (memo_sequence_batch*)memob_calloc(1, sizeof *b);
+    if (!b) return memob_no_memory(error, "a batch");
+    b->sequence = s;
+    b->exchange.window = s->desc.window;
+    exchange.sharding = &b->sharding;
+    status = memoi_batch_shard(b, desc, error);
+    if (!status) status = memoi_hybrid_plan(&b->exchange, s->attention, &exchange, error);
+    if (status)
+        memoi_exchange_free(&b->exchange);
+    else
+        *result = b;
+    return status;
+}
+
+void memo_sequence_batch_destroy(memo_sequence_batch* b) {
+    if (!b || b->exchange.has_ended) return;
+    for (int32_t i = 0; i < b->sequence->desc.n_in_flight && b->kept; i++)
+        if (b->sequence->holders[i] == b) b->sequence->holders[i] = NULL;
+    memo_exchange_destroy(&b->exchange);
+}
+
+const memo_sharding* memo_sequence_batch_get_sharding(const memo_sequence_batch* b) {
+    return b ? &b->sharding : NULL;
+}
+
+void memo_sequence_batch_get_positions(const memo_sequence_batch* b, int64_t* positions) {
+    if (b && positions) memoi_sharding_positions(&b->sharding, b->sequence->rank, positions);
+}
+
+/* --- passes --- */
+
+/* Gives a batch a place of the sequence's memory.  The stream orders who uses it. */
+MEMOI memo_status memoi_batch_keep(memo_sequence_batch* b, memo_error* error) {
+    memo_sequence* s = b->sequence;
+    int32_t i = 0;
+    while (i < s->desc.n_in_flight && s->holders[i]) i++;
+    if (i == s->desc.n_in_flight)
+        return MEMOI_FAIL(INVALID_STATE,
+                          "memo_sequence_batch_attend: %d batches are in flight, and "
+                          "memo_sequence_desc.n_in_flight is %d; destroy one first, set more, or "
+                          "pass tensors.lse and saved",
+                          (int)i, (int)i);
+    s->holders[i] = b;
+    b->kept = s->memory + i * memoi_sequence_kept_bytes(s);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_batch_pass(memo_sequence_batch* b, int32_t layer,
+                                   const memo_sp_attention_tensors* tensors, int is_backward,
+                                   memo_error* error) {
+    memo_sequence* s = b->sequence;
+    memo_sp_attention_tensors t = *tensors;
+    memoi_batch_layer* l;
+    memo_status status;
+    if (b->exchange.has_ended)
+        return MEMOI_FAIL(INVALID_STATE, "memo_sequence_batch: destroyed; create another");
+    if (memob_check_integer("memo_sequence_batch", "layer", layer, 0, s->desc.n_layers - 1, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    l = &b->layers[layer];
+    if (is_backward && l->state != MEMOI_LAYER_FORWARD)
+        return MEMOI_FAIL(INVALID_STATE,
+                          "memo_sequence_batch_attend_backward: layer %d of this batch %s; call "
+                          "memo_sequence_batch_attend first",
+                          (int)layer, l->state ? "has had its backward" : "has had no forward");
+
+    /* What the layer keeps. */
+    if (!t.lse && !t.saved && s->memory) {
+        if (!b->kept && memoi_batch_keep(b, error)) return MEMO_STATUS_INVALID_STATE;
+        t.lse = (float*)(void*)(b->kept + layer * (s->sizes.lse_bytes + s->sizes.saved_bytes));
+        t.saved = (char*)t.lse + s->sizes.lse_bytes;
+    }
+    if (is_backward && l->lse != t.lse)
+        return MEMOI_FAIL(INVALID_STATE,
+                          "memo_sequence_batch_attend_backward: tensors.lse: not the address of "
+                          "this batch's forward of layer %d; pass the same",
+                          (int)layer);
+
+    status = b->exchange.has_begun ? MEMO_STATUS_OK : memoi_exchange_begin(&b->exchange, error);
+    if (!status)
+        status = memoi_hybrid_run(s->attention, &b->exchange, &t, is_backward, layer, error);
+    l->lse = t.lse;
+    if (!is_backward) l->state = status ? MEMOI_LAYER_NEW : MEMOI_LAYER_FORWARD;
+    if (is_backward && !status) l->state = MEMOI_LAYER_BACKWARD;
+    return status;
+}
+
+memo_status memo_sequence_batch_attend(memo_sequence_batch* b, int32_t layer,
+                                       const memo_sp_attention_tensors* tensors,
+                                       memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "batch", b);
+    MEMOB_REFUSE_NULL(error, "tensors", tensors);
+    return memoi_batch_pass(b, layer, tensors, 0, error);
+}
+memo_status memo_sequence_batch_attend_backward(memo_sequence_batch* b, int32_t layer,
+                                                const memo_sp_attention_tensors* tensors,
+                                                memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "batch", b);
+    MEMOB_REFUSE_NULL(error, "tensors", tensors);
+    return memoi_batch_pass(b, layer, tensors, 1, error);
 }
 
 /* ---- >>block orders -----------------------------------------------------------------------------

@@ -57,6 +57,9 @@ static memo_status attend(thread_rank* r, memo_error* error) {
     host_attention state = {r->device, 0};
     memo_sequence_desc desc = {0};
     memo_sequence* sequence = NULL;
+    const memo_sequence_batch_desc one_document = {0};
+    memo_sequence_batch* batch = NULL;
+    memo_sp_attention_tensors tensors = {0};
     desc.device = r->device;
     desc.stream = r->stream;
     desc.comm = r->comm;
@@ -70,16 +73,18 @@ static memo_status attend(thread_rank* r, memo_error* error) {
     if (is_latent) desc.latent = keys;
 
     memo_status status = memo_sequence_create(&desc, &sequence, error);
-    if (!status) status = memo_sequence_begin(sequence, NULL, NULL, 0, error);
-    if (!status) memo_sequence_get_positions(sequence, positions[me]);
+    if (!status) status = memo_sequence_batch_create(sequence, &one_document, &batch, error);
+    memo_sequence_batch_get_positions(batch, positions[me]);
     for (int i = 0; i < LOCAL * KV_ROW; i++)
         v[me][i / KV_ROW][i % KV_ROW] = (float)positions[me][i / KV_ROW];
     for (int i = 0; i < LOCAL; i++) latent[me][i][0] = (float)positions[me][i];
-    if (!status && is_latent)
-        status = memo_sequence_attend(sequence, 0, q, latent[me], NULL, out[me], error);
-    else if (!status)
-        status = memo_sequence_attend(sequence, 0, q, zeros, v[me], out[me], error);
+    tensors.q = q;
+    tensors.k = is_latent ? (const void*)latent[me] : zeros;
+    tensors.v = is_latent ? NULL : v[me];
+    tensors.out = out[me];
+    if (!status) status = memo_sequence_batch_attend(batch, 0, &tensors, error);
     if (!status) status = memo_stream_synchronize(r->device, r->stream, error);
+    memo_sequence_batch_destroy(batch);
     memo_sequence_destroy(sequence);
     return status;
 }

@@ -61,22 +61,16 @@ static memo_status forward(void*, memo_stream stream, const memo_attention_block
     return memo_cuda_check(cudaGetLastError(), "attend", error);
 }
 
-/* q and k, v, out: managed memory, so that the host can look. */
-typedef struct rows_of_rank {
-    float *qk, *v, *out;
-} rows_of_rank;
-
 /* The second pass, as a graph: the same on all ranks, and destroyed before the communicator. */
-static memo_status attend_by_graph(memo_comm* comm, memo_stream stream, memo_sequence* sequence,
-                                   rows_of_rank* rows, memo_error* error) {
+static memo_status attend_by_graph(memo_comm* comm, memo_stream stream, memo_sequence_batch* batch,
+                                   const memo_sp_attention_tensors* rows, memo_error* error) {
     const cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal; /* NCCL has threads */
     cudaStream_t s = memo_cuda_stream(stream);
     cudaGraphExec_t exec = NULL;
     cudaGraph_t graph = NULL;
     memo_status status =
         memo_cuda_check(cudaStreamBeginCapture(s, mode), "cudaStreamBeginCapture", error);
-    if (!status)
-        status = memo_sequence_attend(sequence, 0, rows->qk, rows->qk, rows->v, rows->out, error);
+    if (!status) status = memo_sequence_batch_attend(batch, 0, rows, error);
     if (!status)
         status = memo_cuda_check(cudaStreamEndCapture(s, &graph), "cudaStreamEndCapture", error);
     if (!status)
@@ -94,7 +88,10 @@ static memo_status attend_rows(memo_comm* comm, memo_device* device, memo_error*
     const int64_t n_local = (N_TOKENS + comm->size - 1) / comm->size, n = n_local * ROW;
     memo_sequence_desc desc = {};
     memo_sequence* sequence = NULL;
-    rows_of_rank rows = {};
+    memo_sequence_batch_desc one_document = {};
+    memo_sequence_batch* batch = NULL;
+    memo_sp_attention_tensors rows = {};
+    float *qk = NULL, *v = NULL, *out = NULL; /* managed memory, so that the host can look */
     int64_t n_wrong = 0, *positions = NULL;
     desc.device = device;
     desc.comm = comm;
@@ -102,32 +99,36 @@ static memo_status attend_rows(memo_comm* comm, memo_device* device, memo_error*
     desc.n_q_heads = desc.n_kv_heads = HEADS;
     desc.head_size = HEAD_SIZE;
     desc.attention.forward = desc.attention.backward = forward; /* the latter is not called */
-    if (memo_cuda_check(cudaMallocManaged(&rows.qk, n * sizeof(float)), "q", error) ||
-        memo_cuda_check(cudaMallocManaged(&rows.v, n * sizeof(float)), "v", error) ||
-        memo_cuda_check(cudaMallocManaged(&rows.out, n * sizeof(float)), "out", error) ||
+    if (memo_cuda_check(cudaMallocManaged(&qk, n * sizeof(float)), "q", error) ||
+        memo_cuda_check(cudaMallocManaged(&v, n * sizeof(float)), "v", error) ||
+        memo_cuda_check(cudaMallocManaged(&out, n * sizeof(float)), "out", error) ||
         memo_cuda_check(cudaMallocManaged(&positions, n_local * sizeof *positions), "places",
                         error) ||
         memo_stream_create(device, "compute", 0, &desc.stream, error) ||
         memo_sequence_create(&desc, &sequence, error) ||
-        memo_sequence_begin(sequence, NULL, NULL, 0, error))
+        memo_sequence_batch_create(sequence, &one_document, &batch, error))
         return error->status; /* the end of the process frees everything */
-    memo_sequence_get_positions(sequence, positions);
+    memo_sequence_batch_get_positions(batch, positions);
+    rows.q = rows.k = qk;
+    rows.v = v;
+    rows.out = out;
     for (int64_t i = 0; i < n; i++) {
-        rows.qk[i] = 0;
-        rows.v[i] = (float)positions[i / ROW];
+        qk[i] = 0;
+        v[i] = (float)positions[i / ROW];
     }
 
     /* The first pass creates NCCL's connections; only the second one is checked. */
-    if (memo_sequence_attend(sequence, 0, rows.qk, rows.qk, rows.v, rows.out, error) ||
+    if (memo_sequence_batch_attend(batch, 0, &rows, error) ||
         memo_comm_nccl_synchronize(comm, desc.stream, 0, error)) /* ends if a peer is lost */
         return error->status;
-    for (int64_t i = 0; i < n; i++) rows.out[i] = 0;
-    if (attend_by_graph(comm, desc.stream, sequence, &rows, error)) return error->status;
+    for (int64_t i = 0; i < n; i++) out[i] = 0;
+    if (attend_by_graph(comm, desc.stream, batch, &rows, error)) return error->status;
     for (int64_t i = 0; i < n; i++)
-        n_wrong += positions[i / ROW] < N_TOKENS && fabs(rows.out[i] - 0.5 * rows.v[i]) > 0.01;
+        n_wrong += positions[i / ROW] < N_TOKENS && fabs(out[i] - 0.5 * v[i]) > 0.01;
     if (comm->rank == 0)
         printf("%d ranks of %d tokens; %lld numbers of rank 0 are wrong\n", (int)comm->size,
                (int)n_local, (long long)n_wrong);
+    memo_sequence_batch_destroy(batch);
     memo_sequence_destroy(sequence);
     return n_wrong ? memo_error_set(error, MEMO_STATUS_DEVICE, "wrong numbers") : MEMO_STATUS_OK;
 }

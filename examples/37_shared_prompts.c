@@ -36,6 +36,9 @@ static memo_status attend(thread_rank* r, memo_error* error) {
     host_attention state = {r->device, 0};
     memo_sequence_desc desc = {0};
     memo_sequence* sequence = NULL;
+    const memo_sequence_batch_desc documents = {N_TOKENS, begins, N_DOCUMENTS, parents};
+    memo_sequence_batch* batch = NULL;
+    memo_sp_attention_tensors tensors = {0};
     desc.device = r->device;
     desc.stream = r->stream;
     desc.comm = r->comm;
@@ -45,22 +48,26 @@ static memo_status attend(thread_rank* r, memo_error* error) {
     desc.has_trees = 1;
     desc.attention = host_attention_functions(&state);
     memo_status status = memo_sequence_create(&desc, &sequence, error);
-    if (!status) status = memo_sequence_begin(sequence, begins, parents, N_DOCUMENTS, error);
+    if (!status) status = memo_sequence_batch_create(sequence, &documents, &batch, error);
     if (!status) {
-        memo_sequence_get_positions(sequence, positions[me]);
+        memo_sequence_batch_get_positions(batch, positions[me]);
         for (int i = 0; i < LOCAL * HEAD_SIZE; i++)
             v[me][i / HEAD_SIZE][i % HEAD_SIZE] = (float)positions[me][i / HEAD_SIZE];
-        status = memo_sequence_attend(sequence, 0, qk, qk, v[me], out[me], error);
+        tensors.q = tensors.k = qk;
+        tensors.v = v[me];
+        tensors.out = out[me];
+        status = memo_sequence_batch_attend(batch, 0, &tensors, error);
     }
     if (!status) status = memo_stream_synchronize(r->device, r->stream, error);
 
     /* An answer's positions follow its prompt's, so that a token sees positions 0 to its own. */
     for (int i = 0; i < LOCAL && !status; i++) {
-        const int64_t at = memo_sharding_position(memo_sequence_get_sharding(sequence), me, i);
+        const int64_t at = memo_sharding_position(memo_sequence_batch_get_sharding(batch), me, i);
         if (at >= N_TOKENS) continue; /* padding */
         n_wrong[me] += fabsf(out[me][i][0] - 0.5f * (float)positions[me][i]) > 1e-3f;
         n_pairs[me] += (double)positions[me][i] + 1;
     }
+    memo_sequence_batch_destroy(batch);
     memo_sequence_destroy(sequence);
     return status;
 }

@@ -11,8 +11,8 @@
  * STEP BY STEP, in the order of calls:
  *
  *     1  a memo_comm: memo_comm_create_threads, memo_comm_create_nccl, or examples/comm_mpi.h
- *     2  memo_sequence_create, once; memo_sequence_begin with a batch's documents
- *     3  memo_sequence_attend and memo_sequence_attend_backward in each layer
+ *     2  memo_sequence_create, once; memo_sequence_batch_create with a batch's documents
+ *     3  memo_sequence_batch_attend and memo_sequence_batch_attend_backward in each layer
  *     4  chapters 8 to 12 as needed: tensor-parallel blocks, loss, scans, experts
  *
  * The glossary of memo.h defines the terms, such as ring, Ulysses, zigzag and LSE.
@@ -28,11 +28,13 @@
  * rank's part, such as examples/host_attention.h on the host (examples/10_ulysses_threads.c).
  *
  *     memo_status attend(memo_comm* comm, memo_device* device, memo_stream stream,
- *                        memo_attention local, const float* q, const float* k, const float* v,
- *                        float* out, memo_error* error) {
- *         const int64_t documents[] = {0, 400, 1000};
+ *                        memo_attention local, const memo_sp_attention_tensors* qkv_and_out,
+ *                        memo_error* error) {
+ *         const int64_t begins[] = {0, 400, 1000};
+ *         const memo_sequence_batch_desc documents = {1000, begins, 2, NULL};
  *         memo_sequence_desc desc = {0};
  *         memo_sequence* sequence = NULL;
+ *         memo_sequence_batch* batch = NULL;
  *         memo_status status;
  *         desc.device = device;
  *         desc.stream = stream;
@@ -44,10 +46,11 @@
  *         desc.head_size = 64;
  *         desc.attention = local;
  *         status = memo_sequence_create(&desc, &sequence, error);                    // once
- *         if (!status) status = memo_sequence_begin(sequence, documents, NULL, 2, error);
+ *         if (!status) status = memo_sequence_batch_create(sequence, &documents, &batch, error);
  *         for (int layer = 0; layer < 2 && !status; layer++)
- *             status = memo_sequence_attend(sequence, layer, q, k, v, out, error);
+ *             status = memo_sequence_batch_attend(batch, layer, qkv_and_out, error);
  *         if (!status) status = memo_stream_synchronize(device, stream, error);
+ *         memo_sequence_batch_destroy(batch);
  *         memo_sequence_destroy(sequence);
  *         return status;
  *     }

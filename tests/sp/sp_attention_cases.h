@@ -87,6 +87,36 @@ static attention_case case_of(int32_t ring, int32_t ulysses, int64_t n_tokens, i
     return c;
 }
 
+static MEMO_UNUSED void random_documents(attention_case* c, int64_t most) {
+    c->n_documents = memo_test_int(1, most);
+    for (int64_t k = 1; k < c->n_documents; k++)
+        c->document_begins[k] = memo_test_int(c->document_begins[k - 1], c->n_tokens);
+    c->document_begins[c->n_documents] = c->n_tokens;
+}
+
+/* Document i goes below the one before, or beside it or one of its ancestors. */
+static MEMO_UNUSED void random_tree(attention_case* c) {
+    c->has_tree = 1;
+    for (int64_t k = 0; k < c->n_documents; k++) {
+        c->parents[k] = k - 1;
+        while (c->parents[k] >= 0 && memo_test_int(0, 1)) c->parents[k] = c->parents[c->parents[k]];
+    }
+}
+
+/* The stream waits for the host until it is released; for ever is a minute. */
+typedef struct held_stream {
+    int32_t is_released, is_late;
+} held_stream;
+
+static MEMO_UNUSED memo_status hold_stream(void* args, MEMO_UNUSED memo_error* e) {
+    const struct timespec ms = {0, 1000000};
+    held_stream* held = *(held_stream**)args;
+    for (int i = 0; i < 60000 && !__atomic_load_n(&held->is_released, __ATOMIC_ACQUIRE); i++)
+        nanosleep(&ms, NULL);
+    held->is_late = !__atomic_load_n(&held->is_released, __ATOMIC_ACQUIRE);
+    return MEMO_STATUS_OK;
+}
+
 static int64_t keys_of(const attention_case* c) { return c->n_keys ? c->n_keys : c->n_tokens; }
 
 /* The case with the mask of sequence b of the batch. */

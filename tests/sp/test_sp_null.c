@@ -105,13 +105,22 @@ TEST(null_of_attention_and_shardings_is_refused) {
             "attention");
     REFUSED(memo_sp_attention_backward(ANY(memo_sp_attention), NULL, NULL, &error), "tensors");
 
-    REFUSED(memo_sequence_begin(NULL, bytes, NULL, 1, &error), "sequence");
-    REFUSED(memo_sequence_attend(NULL, 0, bytes, bytes, bytes, bytes, &error), "sequence");
-    REFUSED(memo_sequence_attend_backward(NULL, 0, bytes, bytes, bytes, bytes, bytes, bytes, bytes,
-                                          bytes, &error),
-            "sequence");
-    memo_sequence_get_positions(NULL, bytes);
-    memo_sequence_get_positions(ANY(memo_sequence), NULL);
+    memo_sequence_batch* batch = ANY(memo_sequence_batch);
+    const memo_sequence_batch_desc one_document = {0};
+    REFUSED(memo_sequence_batch_create(NULL, &one_document, &batch, &error), "sequence");
+    CHECK(!batch);
+    REFUSED(memo_sequence_batch_create(ANY(memo_sequence), NULL, &batch, &error), "desc");
+    REFUSED(memo_sequence_batch_create(ANY(memo_sequence), &one_document, NULL, &error), "batch");
+    const memo_sp_attention_tensors tensors = {0};
+    REFUSED(memo_sequence_batch_attend(NULL, 0, &tensors, &error), "batch");
+    REFUSED(memo_sequence_batch_attend_backward(NULL, 0, &tensors, &error), "batch");
+    batch = ANY(memo_sequence_batch);
+    REFUSED(memo_sequence_batch_attend(batch, 0, NULL, &error), "tensors");
+    REFUSED(memo_sequence_batch_attend_backward(batch, 0, NULL, &error), "tensors");
+    CHECK(!memo_sequence_get_sizes(NULL).lse_bytes && !memo_sequence_batch_get_sharding(NULL));
+    memo_sequence_batch_get_positions(NULL, bytes);
+    memo_sequence_batch_get_positions(batch, NULL);
+    memo_sequence_batch_destroy(NULL);
 
     REFUSED(memo_sharding_make(NULL, &sharding, &error), "desc");
     REFUSED(memo_sharding_make(&desc, NULL, &error), "sharding");

@@ -40,7 +40,7 @@ typedef enum memo_collective {
     MEMO_N_COLLECTIVES
 } memo_collective;
 
-#define MEMO_LABEL_FIELDS 10
+#define MEMO_LABEL_FIELDS 11
 
 /* The step that a call belongs to, for example {"ring exchange", 3}, and digests of what its ranks
  * must agree on.  If two ranks give different labels, the call fails on all ranks with

@@ -15,6 +15,7 @@ struct memo_sp_attention {
     memoi_ring_rooms rooms;
     memoi_buffers buffers[2]; /* of forward and backward, in the same memory */
     memoi_flights flights;    /* of exchanges in flight */
+    int64_t n_begun;          /* exchanges, in one order on all ranks */
 };
 
 /* --- what all ranks must agree on ---
@@ -32,6 +33,7 @@ struct memo_sp_attention {
     K(SHARDING, "memo_sp_attention_desc.sharding or memo_exchange_desc.sharding")                  \
     K(KEY_SHARDING, "memo_sp_attention_desc.key_sharding")                                         \
     K(SINKS, "memo_exchange_desc.has_sinks")                                                       \
+    K(ORDER, "the order of exchanges, or of a sequence's batches and layers")                      \
     K(MASKS, "memo_exchange_desc.masks: segments")
 
 #define MEMOI_AGREED_ENUM(field, name) MEMOI_AGREED_##field,
@@ -171,6 +173,7 @@ MEMOI memo_status memoi_hybrid_causal_mask(memo_exchange* plan, memo_mask* mask,
     desc.document_begins = keys->document_begins;
     desc.n_documents = keys->n_documents;
     desc.document_parents = keys->document_parents;
+    desc.window_before = plan->window;
     if (shape->has_key_sharding && shape->tokens[0].sharding.n_documents)
         return MEMOI_REFUSE("memo_exchange_desc.masks: NULL, but queries have documents, and keys "
                             "a sharding of their own; pass the mask, from memo_mask_cross");
@@ -188,9 +191,11 @@ MEMOI memo_status memoi_hybrid_plan_masks(memo_exchange* plan, const memo_mask* 
     const int64_t n_tokens = shape->sharding.n_tokens, n_keys = shape->key_sharding.n_tokens;
     int64_t begins[MEMO_LEVELS_MAX + 1], n = 0, at = 0;
     int32_t n_levels;
-    memo_mask causal;
+    memo_mask causal = {NULL, 0};
+    memo_status status = MEMO_STATUS_OK;
     plan->n_levels = 1;
-    if (!given && memoi_hybrid_causal_mask(plan, &causal, error)) return error->status;
+    if (!given) status = memoi_hybrid_causal_mask(plan, &causal, error);
+    if (status) return status;
     for (int32_t i = 0; i < shape->n_parts; i++) {
         const memo_mask* mask = given ? &given[i] : &causal;
         if (memoi_mask_check(mask, n_tokens, n_keys, begins, &n_levels, error))
@@ -268,7 +273,10 @@ MEMOI memo_status memoi_exchange_begin(memo_exchange* plan, memo_error* error) {
     memo_sp_attention* a = plan->attention;
     const memo_stream stream = a->target.streams[MEMOI_TARGET_COMPUTE];
     memo_status status = MEMO_STATUS_OK;
-    if (!plan->flight) status = memoi_flights_take(&a->flights, a->target.device, plan, error);
+    if (!plan->flight) {
+        memoi_label_add_number(&plan->agreed, MEMOI_AGREED_ORDER, ++a->n_begun);
+        status = memoi_flights_take(&a->flights, a->target.device, plan, error);
+    }
     if (!status) status = memoi_exchange_upload(plan, a->target.device, stream, error);
     if (!status) status = memoi_comm_meet(a->desc.ring, stream, &plan->agreed, "exchange", error);
     if (!status)
@@ -624,7 +632,7 @@ MEMOI memo_status memoi_hybrid_check_tensors(const memo_sp_attention* a,
 
 MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_exchange* plan,
                                    const memo_sp_attention_tensors* tensors, int is_backward,
-                                   memo_error* error) {
+                                   int32_t layer, memo_error* error) {
     const char* call = is_backward ? "memo_sp_attention_backward" : "memo_sp_attention_forward";
     memoi_hybrid_walk walk;
     memo_label agreed;
@@ -649,6 +657,7 @@ MEMOI memo_status memoi_hybrid_run(memo_sp_attention* a, const memo_exchange* pl
     agreed = plan->agreed;
     memoi_hybrid_walk_init(&walk, plan, tensors, is_backward, error);
     memoi_label_add_number(&agreed, MEMOI_AGREED_PASS, is_backward);
+    memoi_label_add_number(&agreed, MEMOI_AGREED_ORDER, layer);
     walk.target.agreed = &agreed;
     return memoi_hybrid_walk_through(&walk);
 }
@@ -657,12 +666,12 @@ memo_status memo_sp_attention_forward(memo_sp_attention* attention, const memo_e
                                       const memo_sp_attention_tensors* tensors, memo_error* error) {
     MEMOB_REFUSE_NULL(error, "attention", attention);
     MEMOB_REFUSE_NULL(error, "tensors", tensors);
-    return memoi_hybrid_run(attention, exchange, tensors, 0, error);
+    return memoi_hybrid_run(attention, exchange, tensors, 0, 0, error);
 }
 memo_status memo_sp_attention_backward(memo_sp_attention* attention, const memo_exchange* exchange,
                                        const memo_sp_attention_tensors* tensors,
                                        memo_error* error) {
     MEMOB_REFUSE_NULL(error, "attention", attention);
     MEMOB_REFUSE_NULL(error, "tensors", tensors);
-    return memoi_hybrid_run(attention, exchange, tensors, 1, error);
+    return memoi_hybrid_run(attention, exchange, tensors, 1, 0, error);
 }

@@ -9,37 +9,29 @@ struct memo_sequence {
     memo_sequence_desc desc; /* complete */
     memo_mesh* mesh;         /* NULL: one rank */
     int32_t rank;
-    memo_sharding sharding; /* of the batch, or of creation */
+    memo_sharding sharding; /* of one document, which has all rows */
+    int64_t begins[2];
     memo_sp_attention* attention;
-    memo_exchange* exchange; /* NULL: no batch has begun */
-    int64_t* begins;         /* the documents of the batch; behind them their parents */
-    const int64_t* parents;  /* NULL: none */
-    int64_t capacity;
-    memo_segment* segments; /* of the mask */
-    int64_t n_segments, segments_capacity;
     memo_sp_attention_sizes sizes; /* of a layer, rounded up */
-    char* memory;                  /* of all layers */
+    char* memory;                  /* of n_in_flight batches, (n_layers) each */
+    /* (n_in_flight): which batch has a place of the memory; NULL: free. */
+    const struct memo_sequence_batch** holders;
 };
 
-/* The sharding and the exchange of documents that begins has. */
-MEMOI memo_status memoi_sequence_shard(memo_sequence* s, int64_t n_documents, memo_error* error) {
-    const memo_sharding_desc desc = {MEMO_SHARDING_DOCUMENTS,
-                                     s->mesh ? s->mesh->degrees.ring : 1,
-                                     s->mesh ? s->mesh->degrees.ulysses : 1,
-                                     s->desc.n_tokens,
-                                     0,
-                                     s->begins,
-                                     n_documents,
-                                     s->parents,
-                                     0};
-    memo_sharding made;
-    const memo_status status = memo_sharding_make(&desc, &made, error);
-    if (!status) {
-        memo_sharding_free(&s->sharding);
-        s->sharding = made;
-    }
-    return status;
-}
+/* A layer's lse is that of its latest forward, which waits for its backward. */
+enum { MEMOI_LAYER_NEW = 0, MEMOI_LAYER_FORWARD, MEMOI_LAYER_BACKWARD };
+typedef struct memoi_batch_layer {
+    int32_t state;
+    const float* lse;
+} memoi_batch_layer;
+
+struct memo_sequence_batch {
+    memo_exchange exchange; /* first: both are freed as one; its arrays are the batch's, too */
+    memo_sequence* sequence;
+    memo_sharding sharding;
+    memoi_batch_layer* layers;
+    char* kept; /* its place of the sequence's memory; NULL: none */
+};
 
 /* Fields that both descs have. */
 /* clang-format off */
@@ -57,16 +49,45 @@ MEMOI memo_status memoi_sequence_check(const memo_sp_attention_desc* attention, 
     return status ? status : memoi_hybrid_device_check(name, attention, error);
 }
 
+/* Of all layers of a batch. */
+MEMOI int64_t memoi_sequence_kept_bytes(const memo_sequence* s) {
+    return s->desc.n_layers * (s->sizes.lse_bytes + s->sizes.saved_bytes);
+}
+
+/* Batches that have ended, but not on the stream. */
+enum { MEMOI_ENDED_BATCHES = 8 };
+
+/* What passes would allocate otherwise. */
+MEMOI memo_status memoi_sequence_reserve(memo_sequence* s, memo_error* error) {
+    const int32_t n = s->desc.n_in_flight;
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t i = 0; i < n + MEMOI_ENDED_BATCHES && !status; i++)
+        status = memoi_flights_add(&s->attention->flights, s->desc.device, NULL, error);
+    s->sizes.lse_bytes = memob_align_up(s->sizes.lse_bytes, MEMOB_DEVICE_ALIGNMENT);
+    s->sizes.saved_bytes = memob_align_up(s->sizes.saved_bytes, MEMOB_DEVICE_ALIGNMENT);
+    if (status || !n || !memoi_sequence_kept_bytes(s)) return status;
+    if ((double)memoi_sequence_kept_bytes(s) * n > (double)MEMOB_BYTES_MAX)
+        return MEMOI_REFUSE("memo_sequence_desc.n_in_flight: %d batches of %lld bytes are too "
+                            "large; fewer, or -1",
+                            (int)n, (long long)memoi_sequence_kept_bytes(s));
+    s->holders = (const memo_sequence_batch**)memob_calloc(n, sizeof *s->holders);
+    if (!s->holders) return memob_no_memory(error, "a sequence");
+    return memo_device_alloc(s->desc.device, n * memoi_sequence_kept_bytes(s), (void**)&s->memory,
+                             error);
+}
+
 MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_desc* desc,
                                          memo_error* error) {
     const int32_t size = desc->comm ? desc->comm->size : 1;
     const int32_t ulysses = desc->ulysses ? desc->ulysses : 1;
+    memo_sharding_desc sharding = MEMO_ZERO(memo_sharding_desc);
     memo_mesh_desc mesh = MEMO_ZERO(memo_mesh_desc);
     memo_sp_attention_desc attention = MEMO_ZERO(memo_sp_attention_desc);
     memo_status status = MEMO_STATUS_OK;
     if (MEMOI_INTEGER("memo_sequence_desc", desc, n_layers, 0, 1 << 20) ||
         MEMOI_INTEGER("memo_sequence_desc", desc, n_tokens, 1, MEMOB_BYTES_MAX / 2) ||
         MEMOI_INTEGER("memo_sequence_desc", desc, window, 0, INT64_MAX) ||
+        MEMOI_INTEGER("memo_sequence_desc", desc, n_in_flight, -1, 1 << 20) ||
         MEMOI_GIVEN("memo_sequence_desc", desc, device))
         return MEMO_STATUS_INVALID_ARGUMENT;
     if (ulysses < 1 || size % ulysses)
@@ -79,18 +100,22 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
             (int)desc->nodes, (int)(size / ulysses));
     s->desc = *desc;
     s->desc.n_layers = desc->n_layers ? desc->n_layers : 1;
+    s->desc.n_in_flight = desc->n_in_flight ? (int32_t)memob_max(desc->n_in_flight, 0) : 1;
     s->rank = desc->comm ? desc->comm->rank : 0;
-    if (!memob_reserve(&s->begins, &s->capacity, 2, sizeof *s->begins))
-        return memob_no_memory(error, "a sequence");
 
-    /* The ranks, and one document until the first batch. */
+    /* The ranks, and one document. */
     mesh.ulysses = ulysses;
     mesh.ring = size / ulysses;
     mesh.nodes = desc->nodes;
     if (size > 1) status = memo_mesh_create(desc->comm, &mesh, &s->mesh, error);
-    s->begins[0] = 0;
     s->begins[1] = desc->n_tokens;
-    if (!status) status = memoi_sequence_shard(s, 1, error);
+    sharding.kind = MEMO_SHARDING_DOCUMENTS;
+    sharding.ring = mesh.ring;
+    sharding.ulysses = ulysses;
+    sharding.n_tokens = desc->n_tokens;
+    sharding.document_begins = s->begins;
+    sharding.n_documents = 1;
+    if (!status) status = memo_sharding_make(&sharding, &s->sharding, error);
     if (status) return status;
 
     attention.ring = s->mesh ? s->mesh->ring : NULL;
@@ -102,15 +127,7 @@ MEMOI memo_status memoi_sequence_prepare(memo_sequence* s, const memo_sequence_d
     status = memoi_sequence_check(&attention, error);
     if (!status) status = memo_sp_attention_desc_get_sizes(&attention, &s->sizes, error);
     if (!status) status = memo_sp_attention_create(&attention, &s->attention, error);
-    if (status) return status;
-
-    /* What a layer keeps. */
-    s->sizes.lse_bytes = memob_align_up(s->sizes.lse_bytes, MEMOB_DEVICE_ALIGNMENT);
-    s->sizes.saved_bytes = memob_align_up(s->sizes.saved_bytes, MEMOB_DEVICE_ALIGNMENT);
-    if (!(s->sizes.lse_bytes + s->sizes.saved_bytes)) return MEMO_STATUS_OK;
-    return memo_device_alloc(desc->device,
-                             s->desc.n_layers * (s->sizes.lse_bytes + s->sizes.saved_bytes),
-                             (void**)&s->memory, error);
+    return status ? status : memoi_sequence_reserve(s, error);
 }
 
 memo_status memo_sequence_create(const memo_sequence_desc* desc, memo_sequence** sequence,
@@ -128,114 +145,191 @@ memo_status memo_sequence_create(const memo_sequence_desc* desc, memo_sequence**
 
 void memo_sequence_destroy(memo_sequence* s) {
     if (!s) return;
-    memo_exchange_destroy(s->exchange);
     memo_sp_attention_destroy(s->attention);
     if (s->memory) memo_device_free(s->desc.device, s->memory, NULL);
     memo_sharding_free(&s->sharding);
     memo_mesh_destroy(s->mesh);
-    MEMO_FREE(s->begins);
-    MEMO_FREE(s->segments);
+    MEMO_FREE(s->holders);
     MEMO_FREE(s);
 }
 
-MEMOI memo_status memoi_sequence_fill_mask(memo_sequence* s, int64_t n_documents,
-                                           memo_error* error) {
-    memo_mask_desc desc = MEMO_ZERO(memo_mask_desc);
-    memo_status status;
-    desc.n_tokens = s->desc.n_tokens;
-    desc.window_before = s->desc.window;
-    desc.document_begins = s->begins;
-    desc.n_documents = n_documents;
-    desc.document_parents = s->parents;
-    status = memo_mask_documents(&desc, NULL, &s->n_segments, error);
-    if (status) return status;
-    if (!memob_reserve(&s->segments, &s->segments_capacity, s->n_segments, sizeof *s->segments))
-        return memob_no_memory(error, "the mask of a batch");
-    return memo_mask_documents(&desc, s->segments, &s->n_segments, error);
+memo_sp_attention_sizes memo_sequence_get_sizes(const memo_sequence* s) {
+    return s ? s->sizes : MEMO_ZERO(memo_sp_attention_sizes);
 }
 
-memo_status memo_sequence_begin(memo_sequence* s, const int64_t* document_begins,
-                                const int64_t* document_parents, int64_t n_documents,
-                                memo_error* error) {
-    MEMOB_REFUSE_NULL(error, "sequence", s);
-    memo_exchange_desc exchange = MEMO_ZERO(memo_exchange_desc);
-    memo_mask mask;
-    memo_status status;
-    memo_exchange_destroy(s->exchange); /* waits for the stream */
-    s->exchange = NULL;
-    s->parents = NULL;
-    if (!document_begins) n_documents = 1;
-    if (document_parents && !s->desc.has_trees)
-        return MEMOI_REFUSE("memo_sequence_begin.document_parents: not NULL, but "
-                            "memo_sequence_desc.has_trees is 0; set it to 1");
-    if (document_begins &&
-        (memoi_sharding_check_documents("memo_sequence_begin.document_begins", document_begins,
-                                        n_documents, s->desc.n_tokens, error) ||
-         memoi_sharding_check_parents("memo_sequence_begin.document_parents", document_parents,
-                                      n_documents, error)))
+/* --- batches --- */
+
+MEMOI memo_status memoi_batch_check(const memo_sequence* s, const memo_sequence_batch_desc* desc,
+                                    int64_t n_tokens, memo_error* error) {
+    static const char name[] = "memo_sequence_batch_desc";
+    const char* also = NULL;
+    if (MEMOI_INTEGER(name, desc, n_tokens, 0, s->desc.n_tokens))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (document_begins && document_parents && s->desc.window)
-        return MEMOI_REFUSE("memo_sequence_begin.document_parents: not NULL beside a window "
-                            "(%lld); pass NULL, or set memo_sequence_desc.window to 0",
-                            (long long)s->desc.window);
-    if (!memob_reserve(&s->begins, &s->capacity, 2 * n_documents + 1, sizeof *s->begins))
-        return memob_no_memory(error, "the documents of a batch");
-    s->begins[0] = 0;
-    s->begins[n_documents] = s->desc.n_tokens;
-    if (document_begins)
-        memcpy(s->begins, document_begins, (size_t)(n_documents + 1) * sizeof *s->begins);
-    if (document_begins && document_parents)
-        s->parents = (const int64_t*)memcpy(s->begins + n_documents + 1, document_parents,
-                                            (size_t)n_documents * sizeof *s->begins);
-
-    status = memoi_sequence_shard(s, n_documents, error);
-    if (!status) status = memoi_sequence_fill_mask(s, n_documents, error);
-    mask.segments = s->segments;
-    mask.n_segments = s->n_segments;
-    exchange.masks = &mask;
-    exchange.sharding = &s->sharding;
-    if (!status) status = memo_exchange_create(s->attention, &exchange, &s->exchange, error);
-    return status;
-}
-
-const memo_sharding* memo_sequence_get_sharding(const memo_sequence* s) {
-    return s->exchange ? &s->sharding : NULL;
-}
-
-void memo_sequence_get_positions(const memo_sequence* s, int64_t* positions) {
-    if (s && positions) memoi_sharding_positions(&s->sharding, s->rank, positions);
-}
-
-/* Adds what a layer keeps. */
-MEMOI memo_status memoi_sequence_layer(const memo_sequence* s, int32_t layer,
-                                       memo_sp_attention_tensors* t, memo_error* error) {
-    const int64_t n_bytes = s->sizes.lse_bytes + s->sizes.saved_bytes;
-    char* at = s->memory + layer * n_bytes;
-    if (!s->exchange)
-        return MEMOI_FAIL(INVALID_STATE,
-                          "memo_sequence: no batch has begun; call memo_sequence_begin first");
-    if (memob_check_integer("memo_sequence", "layer", layer, 0, s->desc.n_layers - 1, error))
+    if (desc->document_begins &&
+        (memoi_sharding_check_documents("memo_sequence_batch_desc.document_begins",
+                                        desc->document_begins, desc->n_documents, n_tokens,
+                                        error) ||
+         memoi_sharding_check_parents("memo_sequence_batch_desc.document_parents",
+                                      desc->document_parents, desc->n_documents, error)))
         return MEMO_STATUS_INVALID_ARGUMENT;
-    if (s->sizes.lse_bytes) t->lse = (float*)(void*)at;
-    if (s->sizes.saved_bytes) t->saved = at + s->sizes.lse_bytes;
+    if (desc->document_parents && s->desc.window) also = "beside memo_sequence_desc.window";
+    if (desc->document_parents && !s->desc.has_trees)
+        also = "but memo_sequence_desc.has_trees is 0";
+    if (desc->document_parents && !desc->document_begins) also = "without document_begins";
+    if (also)
+        return MEMOI_REFUSE("%s.document_parents: not NULL %s; pass NULL, or documents to a "
+                            "sequence with trees and without a window",
+                            name, also);
     return MEMO_STATUS_OK;
 }
 
-memo_status memo_sequence_attend(memo_sequence* s, int32_t layer, const void* q, const void* k,
-                                 const void* v, void* out, memo_error* error) {
-    MEMOB_REFUSE_NULL(error, "sequence", s);
-    memo_sp_attention_tensors t = {q, k, v, out, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL};
-    const memo_status status = memoi_sequence_layer(s, layer, &t, error);
-    return status ? status : memo_sp_attention_forward(s->attention, s->exchange, &t, error);
+/* Copies the documents, and shares them out. */
+MEMOI memo_status memoi_batch_shard(memo_sequence_batch* b, const memo_sequence_batch_desc* from,
+                                    memo_error* error) {
+    const memo_sequence* s = b->sequence;
+    const int64_t n = from->document_begins ? from->n_documents : 1;
+    memob_arrays* arrays = &b->exchange.arrays;
+    int64_t* begins = MEMOB_ARRAY(arrays, int64_t, n + 1);
+    int64_t* parents = from->document_parents ? MEMOB_ARRAY(arrays, int64_t, n) : NULL;
+    memo_sharding_piece* pieces;
+    memo_sharding_desc desc = MEMO_ZERO(memo_sharding_desc);
+    memo_status status;
+    b->layers = MEMOB_ARRAY(arrays, memoi_batch_layer, s->desc.n_layers);
+    if (arrays->failed) return memob_no_memory(error, "a batch");
+
+    desc.kind = MEMO_SHARDING_DOCUMENTS;
+    desc.ring = s->sharding.ring;
+    desc.ulysses = s->sharding.ulysses;
+    desc.capacity = s->desc.n_tokens;
+    desc.n_tokens = from->n_tokens ? from->n_tokens : desc.capacity;
+    begins[n] = desc.n_tokens;
+    if (from->document_begins) memcpy(begins, from->document_begins, (size_t)n * sizeof *begins);
+    if (parents) memcpy(parents, from->document_parents, (size_t)n * sizeof *parents);
+    desc.document_begins = begins;
+    desc.n_documents = n;
+    desc.document_parents = parents;
+    status = memo_sharding_make(&desc, &b->sharding, error);
+    if (status) return status;
+
+    /* Its memory goes with the other arrays. */
+    pieces = MEMOB_ARRAY(arrays, memo_sharding_piece, b->sharding.n_pieces + 1);
+    if (pieces)
+        memcpy(pieces, b->sharding.pieces, (size_t)(b->sharding.n_pieces + 1) * sizeof *pieces);
+    memo_sharding_free(&b->sharding);
+    b->sharding.pieces = pieces;
+    return pieces ? MEMO_STATUS_OK : memob_no_memory(error, "a batch");
 }
 
-memo_status memo_sequence_attend_backward(memo_sequence* s, int32_t layer, const void* q,
-                                          const void* k, const void* v, const void* out,
-                                          const void* d_out, void* d_q, void* d_k, void* d_v,
-                                          memo_error* error) {
+memo_status memo_sequence_batch_create(memo_sequence* s, const memo_sequence_batch_desc* desc,
+                                       memo_sequence_batch** result, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "batch", result);
+    *result = NULL;
     MEMOB_REFUSE_NULL(error, "sequence", s);
-    memo_sp_attention_tensors t = {
-        q, k, v, (void*)(uintptr_t)out, NULL, NULL, NULL, NULL, d_out, d_q, d_k, d_v};
-    const memo_status status = memoi_sequence_layer(s, layer, &t, error);
-    return status ? status : memo_sp_attention_backward(s->attention, s->exchange, &t, error);
+    MEMOB_REFUSE_NULL(error, "desc", desc);
+    memo_exchange_desc exchange = MEMO_ZERO(memo_exchange_desc);
+    memo_sequence_batch* b;
+    memo_status status =
+        memoi_batch_check(s, desc, desc->n_tokens ? desc->n_tokens : s->desc.n_tokens, error);
+    if (status) return status;
+
+    memoi_flights_free_passed(&s->attention->flights);
+    b = (memo_sequence_batch*)memob_calloc(1, sizeof *b);
+    if (!b) return memob_no_memory(error, "a batch");
+    b->sequence = s;
+    b->exchange.window = s->desc.window;
+    exchange.sharding = &b->sharding;
+    status = memoi_batch_shard(b, desc, error);
+    if (!status) status = memoi_hybrid_plan(&b->exchange, s->attention, &exchange, error);
+    if (status)
+        memoi_exchange_free(&b->exchange);
+    else
+        *result = b;
+    return status;
+}
+
+void memo_sequence_batch_destroy(memo_sequence_batch* b) {
+    if (!b || b->exchange.has_ended) return;
+    for (int32_t i = 0; i < b->sequence->desc.n_in_flight && b->kept; i++)
+        if (b->sequence->holders[i] == b) b->sequence->holders[i] = NULL;
+    memo_exchange_destroy(&b->exchange);
+}
+
+const memo_sharding* memo_sequence_batch_get_sharding(const memo_sequence_batch* b) {
+    return b ? &b->sharding : NULL;
+}
+
+void memo_sequence_batch_get_positions(const memo_sequence_batch* b, int64_t* positions) {
+    if (b && positions) memoi_sharding_positions(&b->sharding, b->sequence->rank, positions);
+}
+
+/* --- passes --- */
+
+/* Gives a batch a place of the sequence's memory.  The stream orders who uses it. */
+MEMOI memo_status memoi_batch_keep(memo_sequence_batch* b, memo_error* error) {
+    memo_sequence* s = b->sequence;
+    int32_t i = 0;
+    while (i < s->desc.n_in_flight && s->holders[i]) i++;
+    if (i == s->desc.n_in_flight)
+        return MEMOI_FAIL(INVALID_STATE,
+                          "memo_sequence_batch_attend: %d batches are in flight, and "
+                          "memo_sequence_desc.n_in_flight is %d; destroy one first, set more, or "
+                          "pass tensors.lse and saved",
+                          (int)i, (int)i);
+    s->holders[i] = b;
+    b->kept = s->memory + i * memoi_sequence_kept_bytes(s);
+    return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memoi_batch_pass(memo_sequence_batch* b, int32_t layer,
+                                   const memo_sp_attention_tensors* tensors, int is_backward,
+                                   memo_error* error) {
+    memo_sequence* s = b->sequence;
+    memo_sp_attention_tensors t = *tensors;
+    memoi_batch_layer* l;
+    memo_status status;
+    if (b->exchange.has_ended)
+        return MEMOI_FAIL(INVALID_STATE, "memo_sequence_batch: destroyed; create another");
+    if (memob_check_integer("memo_sequence_batch", "layer", layer, 0, s->desc.n_layers - 1, error))
+        return MEMO_STATUS_INVALID_ARGUMENT;
+    l = &b->layers[layer];
+    if (is_backward && l->state != MEMOI_LAYER_FORWARD)
+        return MEMOI_FAIL(INVALID_STATE,
+                          "memo_sequence_batch_attend_backward: layer %d of this batch %s; call "
+                          "memo_sequence_batch_attend first",
+                          (int)layer, l->state ? "has had its backward" : "has had no forward");
+
+    /* What the layer keeps. */
+    if (!t.lse && !t.saved && s->memory) {
+        if (!b->kept && memoi_batch_keep(b, error)) return MEMO_STATUS_INVALID_STATE;
+        t.lse = (float*)(void*)(b->kept + layer * (s->sizes.lse_bytes + s->sizes.saved_bytes));
+        t.saved = (char*)t.lse + s->sizes.lse_bytes;
+    }
+    if (is_backward && l->lse != t.lse)
+        return MEMOI_FAIL(INVALID_STATE,
+                          "memo_sequence_batch_attend_backward: tensors.lse: not the address of "
+                          "this batch's forward of layer %d; pass the same",
+                          (int)layer);
+
+    status = b->exchange.has_begun ? MEMO_STATUS_OK : memoi_exchange_begin(&b->exchange, error);
+    if (!status)
+        status = memoi_hybrid_run(s->attention, &b->exchange, &t, is_backward, layer, error);
+    l->lse = t.lse;
+    if (!is_backward) l->state = status ? MEMOI_LAYER_NEW : MEMOI_LAYER_FORWARD;
+    if (is_backward && !status) l->state = MEMOI_LAYER_BACKWARD;
+    return status;
+}
+
+memo_status memo_sequence_batch_attend(memo_sequence_batch* b, int32_t layer,
+                                       const memo_sp_attention_tensors* tensors,
+                                       memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "batch", b);
+    MEMOB_REFUSE_NULL(error, "tensors", tensors);
+    return memoi_batch_pass(b, layer, tensors, 0, error);
+}
+memo_status memo_sequence_batch_attend_backward(memo_sequence_batch* b, int32_t layer,
+                                                const memo_sp_attention_tensors* tensors,
+                                                memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "batch", b);
+    MEMOB_REFUSE_NULL(error, "tensors", tensors);
+    return memoi_batch_pass(b, layer, tensors, 1, error);
 }

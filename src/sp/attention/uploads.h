@@ -104,7 +104,8 @@ MEMOI memo_status memoi_flights_add(memoi_flights* flights, const memo_device* d
         return status;
     }
     flight->next = flights->first;
-    flights->first = *result = flight;
+    flights->first = flight;
+    if (result) *result = flight;
     return MEMO_STATUS_OK;
 }
 
