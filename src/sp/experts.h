@@ -31,14 +31,6 @@ MEMOI memo_status memoi_experts_prepare(memo_experts* x, const memo_experts_desc
         MEMOI_INTEGER(name, desc, max_received, 0, MEMOB_BYTES_MAX))
         return MEMO_STATUS_INVALID_ARGUMENT;
 
-    /* A message for each expert, and for each expert of this rank from each rank. */
-    if (desc->comm && n + memo_share_of(n, x->n_ranks, 0).count * x->n_ranks + x->n_ranks >
-                          desc->comm->max_waiting)
-        return MEMOI_REFUSE("memo_experts_desc.n_experts: too many (%d over %d ranks); a group of "
-                            "'%s' has at most %d messages",
-                            (int)n, (int)x->n_ranks, desc->comm->name,
-                            (int)desc->comm->max_waiting);
-
     x->target.device = desc->device;
     x->target.streams[MEMOI_TARGET_COMPUTE] = desc->stream;
     n_bytes = x->n_ranks * n * 8;
@@ -125,9 +117,28 @@ typedef struct memoi_experts_move {
     memo_type type;
 } memoi_experts_move;
 
+/* --- groups of messages ---
+ *
+ * NCCL is known to hang with larger groups.  At a distance each rank sends to one rank and receives
+ * from one.  A group has distances, or some experts of a distance, the same on all ranks, so no
+ * rank waits for a message of a later group. */
+
+enum { MEMOI_EXPERTS_MESSAGES = 256 };
+
+/* The group of a rank's local expert, at a distance from 1 on. */
+MEMOI int32_t memoi_experts_group(const memo_experts* x, int32_t distance, int64_t local) {
+    const int64_t most =
+        memob_max(memob_min(x->desc.comm->max_waiting, MEMOI_EXPERTS_MESSAGES) / 2, 1);
+    const int64_t n = memo_share_of(x->desc.n_experts, x->n_ranks, 0).count; /* at most */
+    const int64_t n_groups = (n + most - 1) / most, n_distances = memob_max(most / n, 1);
+    return (int32_t)((distance - 1) / n_distances * n_groups + local / most);
+}
+
 /* The rows of this rank's messages, in the order of experts and then of ranks, so that both sides
- * of a pair agree.  own: copies the rows that stay instead; returns the bytes that leave. */
-MEMOI int64_t memoi_experts_run(memoi_experts_move* move, const memo_routing* routing, int own) {
+ * of a pair agree.  Sends and receives those of a group; -1: copies the rows that stay.  Returns
+ * the bytes that leave; counts: does nothing else. */
+MEMOI int64_t memoi_experts_run(memoi_experts_move* move, const memo_routing* routing,
+                                int32_t group, int counts) {
     const memo_experts* x = move->x;
     const int64_t n = x->desc.n_experts;
     char *sorted_at = move->sorted, *placed_at = move->placed;
@@ -141,18 +152,20 @@ MEMOI int64_t memoi_experts_run(memoi_experts_move* move, const memo_routing* ro
                 const int64_t n_rows = routing->counts[sender * n + e];
                 const int64_t n_bytes = n_rows * move->row_bytes;
                 const int is_sender = sender == x->rank, sends = is_sender != move->is_back;
+                const int32_t distance = (owner - sender + x->n_ranks) % x->n_ranks;
                 char *sorted = sorted_at, *placed = placed_at;
                 if (is_sender) sorted_at += n_bytes;
                 if (is_owner) placed_at += n_bytes;
 
                 /* Rows that stay are copied; other rows go to a rank, or come from it. */
-                if (is_owner && is_sender && own)
+                if (!distance && group < 0)
                     memoi_target_copy_rows(&move->target, MEMOI_TARGET_COMPUTE,
                                            move->is_back ? sorted : placed, n_bytes,
                                            move->is_back ? placed : sorted, n_bytes, n_bytes, 1);
-                if (is_owner && is_sender) continue;
+                if (!distance || group != memoi_experts_group(x, distance, e - share.begin))
+                    continue;
                 if (sends) n_left += n_bytes;
-                if (!own)
+                if (!counts)
                     memoi_target_message(&move->target, MEMOI_TARGET_COMPUTE, x->desc.comm, sends,
                                          is_sender ? sorted : placed, n_rows * move->row_elements,
                                          move->type, is_sender ? owner : sender);
@@ -174,7 +187,7 @@ MEMOI memo_status memoi_experts_pass(memo_experts* x, const memo_routing* routin
     memoi_experts_move move = {
         x, x->target, is_back, (char*)sorted, (char*)placed, row_elements, row_bytes, type};
     memo_label agreed = x->agreed;
-    int64_t n_left;
+    int32_t n_groups = 0;
     if (memob_check_integer(name, "type", (int)type, 0, MEMO_N_TYPES - 1, error) ||
         memob_check_integer(name, "row_elements", row_elements, 1, MEMOB_BYTES_MAX / 8 / most,
                             error))
@@ -188,13 +201,19 @@ MEMOI memo_status memoi_experts_pass(memo_experts* x, const memo_routing* routin
     memoi_label_add_number(&agreed, 1, type);
     move.target.agreed = &agreed;
     move.target.error = error;
-    n_left = memoi_experts_run(&move, routing, 1);
-    if (x->n_ranks == 1) return move.target.status;
-    memoi_target_group_begin(&move.target, MEMOI_TARGET_COMPUTE, x->desc.comm, name, -1,
-                             is_back ? &at_expert : &at_sender, 1,
-                             is_back ? &at_sender : &at_expert, 1, n_left);
-    memoi_experts_run(&move, routing, 0);
-    memoi_target_group_end(&move.target, MEMOI_TARGET_COMPUTE, x->desc.comm);
+    memoi_experts_run(&move, routing, -1, 0);
+    if (x->n_ranks > 1)
+        n_groups =
+            1 + memoi_experts_group(x, x->n_ranks - 1,
+                                    memo_share_of(x->desc.n_experts, x->n_ranks, 0).count - 1);
+    for (int32_t g = 0; g < n_groups; g++) {
+        const int64_t n_left = memoi_experts_run(&move, routing, g, 1);
+        memoi_target_group_begin(&move.target, MEMOI_TARGET_COMPUTE, x->desc.comm, name,
+                                 n_groups > 1 ? g : -1, is_back ? &at_expert : &at_sender, 1,
+                                 is_back ? &at_sender : &at_expert, 1, n_left);
+        memoi_experts_run(&move, routing, g, 0);
+        memoi_target_group_end(&move.target, MEMOI_TARGET_COMPUTE, x->desc.comm);
+    }
     return move.target.status;
 }
 

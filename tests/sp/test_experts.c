@@ -19,7 +19,26 @@ typedef struct moe_case {
     float x[TOKENS][WIDTH], g[TOKENS][WIDTH], weight[TOKENS][CHOICES], a[EXPERTS][WIDTH];
     moe_results results;
     int64_t sent_bytes[RANKS];
+    int32_t most_messages; /* of a group of the communicator; 0: its own limit */
 } moe_case;
+
+/* The messages of the largest group, and groups of all ranks. */
+static memo_status (*send_messages)(memo_comm* comm, memo_stream stream,
+                                    const memo_message_call* calls, int32_t n, memo_error* e);
+static int32_t largest_group, n_groups;
+static memo_status count_messages(memo_comm* comm, memo_stream stream,
+                                  const memo_message_call* calls, int32_t n, memo_error* e) {
+    int32_t most = __atomic_load_n(&largest_group, __ATOMIC_RELAXED);
+    while (n > most && !__atomic_compare_exchange_n(&largest_group, &most, n, 0, __ATOMIC_RELAXED,
+                                                    __ATOMIC_RELAXED)) {
+    }
+    __atomic_add_fetch(&n_groups, 1, __ATOMIC_RELAXED);
+    return send_messages(comm, stream, calls, n, e);
+}
+static void watch_messages(memo_comm* comm) {
+    __atomic_store_n(&send_messages, comm->messages, __ATOMIC_RELAXED); /* of all ranks */
+    comm->messages = count_messages;
+}
 
 static float one_float(void) { return (float)memo_test_real() - 0.5f; }
 
@@ -27,7 +46,8 @@ static float one_float(void) { return (float)memo_test_real() - 0.5f; }
 static moe_case random_case(int i) {
     moe_case c = {.n_ranks = 1 + i % RANKS,
                   .n_experts = (int32_t)memo_test_int(1, EXPERTS),
-                  .n_choices = (int32_t)memo_test_int(1, CHOICES)};
+                  .n_choices = (int32_t)memo_test_int(1, CHOICES),
+                  .most_messages = i % 3 ? 0 : (int32_t)memo_test_int(2, 9)};
     const int all_on = i % 5 ? -1 : (int)memo_test_int(0, c.n_experts - 1);
     for (int32_t r = 0; r < c.n_ranks; r++) {
         const int64_t left = TOKENS - c.begins[r];
@@ -141,6 +161,7 @@ static memo_status moe_run(thread_rank* t, memo_error* e) {
     memset(memory, 0xff, 3 * sizeof *memory * EXPERTS * RANKS * ROWS); /* NaN */
     m->c = c;
     m->t = t;
+    if (c->most_messages) t->comm->max_waiting = c->most_messages;
     m->routing.counts = m->counts;
     m->sorted = memory;
     m->placed[0] = memory + EXPERTS * RANKS * ROWS;
@@ -208,6 +229,51 @@ TEST(experts_over_ranks_have_the_bits_of_one_rank) {
             }
         for (int32_t r = 0; r < c.n_ranks; r++)
             CHECK_IS(c.sent_bytes[r], ==, n_sent[r] * WIDTH * 4);
+    }
+}
+
+/* A row for each expert of each rank goes there and comes back, in groups of at most 256
+ * messages. */
+enum { GROUP_RANKS = 8, GROUP_EXPERTS = 1000 };
+static memo_status large_groups(thread_rank* t, memo_error* e) {
+    const int32_t n = *(const int32_t*)t->user, n_ranks = t->comm->size, me = t->comm->rank;
+    const memo_share mine = memo_share_of(n, n_ranks, me);
+    memo_experts_desc desc = {t->device, t->stream, t->comm, n, 0};
+    memo_experts* experts = NULL;
+    float rows[GROUP_EXPERTS], back[GROUP_EXPERTS];
+    int64_t counts[GROUP_EXPERTS];
+    own_memory int64_t* all = (int64_t*)calloc((size_t)(n * n_ranks), sizeof *all);
+    own_memory float* received = (float*)calloc((size_t)(n * n_ranks), sizeof *received);
+    memo_routing routing = {all, 0, 0};
+    for (int32_t i = 0; i < n; i++) {
+        rows[i] = (float)(me * n + i);
+        counts[i] = 1;
+        back[i] = -1;
+    }
+    watch_messages(t->comm);
+    memo_status status = memo_experts_create(&desc, &experts, e);
+    if (!status) status = memo_experts_route(experts, counts, &routing, e);
+    if (!status) status = memo_dispatch(experts, &routing, rows, received, 1, MEMO_TYPE_F32, e);
+    if (!status) status = memo_combine(experts, &routing, received, back, 1, MEMO_TYPE_F32, e);
+    if (!status) status = memo_stream_synchronize(t->device, t->stream, e);
+    for (int64_t i = 0; i < mine.count * n_ranks && !status; i++)
+        CHECK_IS((double)received[i], ==, (double)(i % n_ranks * n + mine.begin + i / n_ranks));
+    if (!status) CHECK(!memcmp(rows, back, (size_t)n * sizeof *rows));
+    memo_experts_destroy(experts);
+    return status;
+}
+
+TEST(groups_have_at_most_256_messages) {
+    static const int32_t n_ranks[] = {2, 8, 8, 7, 3}, n_experts[] = {1000, 64, 512, 1000, 256};
+    static const int32_t most[] = {256, 112, 256, 256, 256}, n[] = {4, 1, 4, 12, 2};
+    for (int i = 0; i < 5; i++) {
+        largest_group = n_groups = 0;
+        CHECK_OK(
+            thread_ranks_run(n_ranks[i], large_groups, (void*)(uintptr_t)&n_experts[i], &error));
+        printf("# %d ranks, %d experts: %d groups of at most %d messages\n", (int)n_ranks[i],
+               (int)n_experts[i], (int)(n_groups / n_ranks[i] / 2), (int)largest_group);
+        CHECK_IS(largest_group, <=, most[i]);
+        CHECK_IS(n_groups, ==, n[i] * n_ranks[i] * 2);
     }
 }
 
@@ -292,8 +358,8 @@ TEST(invalid_experts_are_refused) {
     desc.device = team.devices[0];
     desc.n_experts = 0;
     CHECK_ERROR(memo_experts_create(&desc, &experts, &error), INVALID_ARGUMENT, "n_experts");
-    desc.n_experts = 1 << 12;
-    CHECK_ERROR(memo_experts_create(&desc, &experts, &error), INVALID_ARGUMENT, "too many");
+    desc.n_experts = (1 << 20) + 1;
+    CHECK_ERROR(memo_experts_create(&desc, &experts, &error), INVALID_ARGUMENT, "n_experts");
     CHECK(!experts);
     thread_ranks_close(&team);
 }

@@ -13,8 +13,9 @@
  * then have the bits of one rank.  A token's results return to the rows that the token sent; their
  * sum is the sender's, in an order that the sender fixes.
  *
- * A dispatch is one group of messages, straight from place to place: one for each expert and
- * sender, none for 0 rows.  Rows that stay on their rank are copied. */
+ * A dispatch is messages straight from place to place: one for each expert and sender, none for 0
+ * rows, in groups of at most 256 (of the communicator's max_waiting).  Rows that stay on their rank
+ * are copied. */
 
 typedef struct memo_experts_desc {
     const memo_device* device;
@@ -36,8 +37,7 @@ typedef struct memo_routing {
 } memo_routing;
 
 /* All ranks must call this, each from its thread.  Allocates the memory of memo_experts_route, and
- * enqueues a barrier that compares the descs; COMM may come from a later call.  A group of messages
- * limits the experts. */
+ * enqueues a barrier that compares the descs; COMM may come from a later call. */
 MEMO_TRY memo_status memo_experts_create(const memo_experts_desc* desc, memo_experts** experts,
                                          memo_error* error);
 MEMO_API void memo_experts_destroy(memo_experts* experts);
