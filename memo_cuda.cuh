@@ -2717,6 +2717,7 @@ MEMOI void memoi_cuda_fill_table(memoi_cuda* cuda) {
 
 memo_status memo_cuda_device_create(const memo_cuda_device_desc* desc, memo_device** device,
                                     memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "device", device);
     memoi_cuda* cuda;
     memo_status status = memoi_cuda_check_desc(desc, error);
     int n_devices = 0;

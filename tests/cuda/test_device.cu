@@ -610,6 +610,9 @@ TEST(refuses_wrong_descs) {
     desc.ordinal = 1000;
     CHECK(memo_cuda_device_create(&desc, &device, &error) == MEMO_STATUS_UNSUPPORTED && !device);
     CHECK(memo_cuda_device_create(NULL, &device, &error) == MEMO_STATUS_INVALID_ARGUMENT);
+    desc = MEMO_ZERO(memo_cuda_device_desc);
+    CHECK_ERROR(memo_cuda_device_create(&desc, NULL, &error), INVALID_ARGUMENT,
+                "memo_cuda_device_create: device: NULL");
     memo_cuda_device_destroy(NULL);
     CHECK_OK(memo_host_device_create(&host_desc, &host, &error));
     memo_cuda_device_destroy(host); /* not a CUDA device: does nothing */
