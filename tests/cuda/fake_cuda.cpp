@@ -12,8 +12,12 @@
  *              handles; calls from a host function
  * Modules of kernels and libraries take device memory when they are first used.  The last MiB that is
  * free is given to nobody.
- * "Not ready" stays for cudaGetLastError, memory is aligned to exactly 256 bytes, and there are two
- * devices.  Calls of several threads take turns. */
+ * "Not ready" stays for cudaGetLastError, memory is aligned to exactly 256 bytes and begins as 0xff.
+ * Calls of several threads take turns.
+ *
+ * It is more lenient than CUDA in this: what stands for kernels never overlaps (it overlaps copies),
+ * the operations of a graph do not overlap, the legacy stream waits for no other, and there is one
+ * capture at a time. */
 #include "fake_cuda.h"
 
 #include <cuda.h>
@@ -22,16 +26,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
+
+#include "queues.h"
 
 enum { N_DEVICES = 4 };
 static size_t mebibytes_of(const char* variable, size_t otherwise) {
@@ -77,27 +81,25 @@ struct failure {
     cudaError_t code;
 };
 static std::vector<failure> failures;
-static cudaError_t last_error;
+static thread_local cudaError_t last_error;
 
 void fake_fail(const char* function, int k, cudaError_t code) {
     failures.push_back({function, k, code});
 }
 void fake_forget_failures(void) { failures.clear(); }
 
-static cudaError_t broken; /* the error that every call returns */
 static thread_local bool is_in_host_function;
 void fake_break(cudaError_t code) { broken = code; }
 cudaError_t fake_broken(void) { return broken; }
 
 static cudaError_t due(const char* function) {
-    if (broken) return last_error = broken;
+    if (broken) return last_error = broken.load();
     if (is_in_host_function) return last_error = cudaErrorNotPermitted;
     for (auto& failure : failures)
         if (failure.k && failure.function == function && --failure.k == 0)
             return last_error = failure.code;
     return cudaSuccess;
 }
-static std::recursive_mutex everything;
 #define TAKE_TURNS() std::lock_guard<std::recursive_mutex> turn_(everything)
 /* CALL_...: of a function that needs no context. */
 #define CALL_FAIL_IF_DUE(function)                                                                 \
@@ -124,6 +126,8 @@ static bool is_driver_due(const char* function) {
     DRIVER_CALL_FAIL_IF_DUE(function)
 
 static cudaError_t refuse(cudaError_t code) { return last_error = code; }
+/* Behind a wait, which may have met an error. */
+static cudaError_t result(void) { return broken ? refuse(broken) : cudaSuccess; }
 void fake_set_last_error(cudaError_t code) { last_error = code; }
 
 /* --- memory --- */
@@ -209,9 +213,21 @@ static std::map<char*, size_t> accessible; /* mapped ranges with access */
 static bool is_pinned(const char* begin, size_t n_bytes) {
     return registered.contains(begin, n_bytes) || host_memory.contains(begin, n_bytes);
 }
+static bool reaches_host;
+void fake_set_reaches_host(int has) { reaches_host = has; }
+/* Memory of the host that CUDA does not know. */
+static bool is_unknown(const void* begin, size_t n_bytes) {
+    for (const ranges* each : {&registered, &host_memory, &device_memory, &reserved})
+        if (each->meets(begin, n_bytes)) return false;
+    return true;
+}
+static bool is_pageable(const void* begin, size_t n_bytes) {
+    return !reaches_host && is_unknown(begin, n_bytes);
+}
 static bool is_on_device(const char* begin, size_t n_bytes) {
     const char* end = begin + n_bytes;
     if (device_memory.contains(begin, n_bytes)) return true;
+    if (reaches_host && is_unknown(begin, n_bytes)) return true;
     while (begin < end) { /* from mapping to mapping */
         auto next = accessible.upper_bound((char*)begin);
         if (next == accessible.begin()) return false;
@@ -229,20 +245,17 @@ int fake_is_pinned(const void* address, size_t n_bytes) {
     TAKE_TURNS();
     return is_pinned((const char*)address, n_bytes);
 }
-/* Memory of the host that CUDA does not know. */
-static bool is_pageable(const void* begin, size_t n_bytes) {
-    for (const ranges* each : {&registered, &host_memory, &device_memory, &reserved})
-        if (each->meets(begin, n_bytes)) return false;
-    return true;
-}
 /* n_to and n_from: bytes from the first to the end of the last row. */
 static bool is_copyable(const void* to, size_t n_to, const void* from, size_t n_from,
                         cudaMemcpyKind kind) {
     const char *t = (const char*)to, *f = (const char*)from;
+    const auto is_on_host = [](const char* begin, size_t n_bytes) {
+        return is_pinned(begin, n_bytes) || (reaches_host && is_unknown(begin, n_bytes));
+    };
     if (t < f + n_from && f < t + n_to) return false;
     switch (kind) {
-    case cudaMemcpyDeviceToHost: return is_pinned(t, n_to) && is_on_device(f, n_from);
-    case cudaMemcpyHostToDevice: return is_on_device(t, n_to) && is_pinned(f, n_from);
+    case cudaMemcpyDeviceToHost: return is_on_host(t, n_to) && is_on_device(f, n_from);
+    case cudaMemcpyHostToDevice: return is_on_device(t, n_to) && is_on_host(f, n_from);
     case cudaMemcpyDeviceToDevice: return is_on_device(t, n_to) && is_on_device(f, n_from);
     case cudaMemcpyDefault:
         return (is_on_device(t, n_to) || is_pinned(t, n_to)) &&
@@ -251,40 +264,13 @@ static bool is_copyable(const void* to, size_t n_to, const void* from, size_t n_
     }
 }
 
-/* --- streams ---
- *
- * Late streams run an operation only when it is waited for, after the earlier operations of its
- * stream.  Operations that nobody waits for run last.  Other streams run it at once, or as soon as
- * the operations before it are done. */
-
-struct queue {
-    struct item {
-        std::function<bool()> run;    /* false: must be run again */
-        std::shared_ptr<queue> other; /* or: wait for n_other of its items */
-        size_t n_other;
-    };
-    std::vector<item> items;
-    size_t n_done;
-    /* As far as nothing has to be waited for; are n items done? */
-    bool advance(size_t n) {
-        while (n_done < n) {
-            const item next = items[n_done];
-            if (!(next.other ? next.other->advance(next.n_other) : next.run())) return false;
-            items[n_done++] = item();
-        }
-        return true;
-    }
-};
-static bool is_late = getenv("FAKE_CUDA_LATE") != NULL;
-static const std::thread::id main_thread = std::this_thread::get_id();
-
 /* --- capture ---
  *
  * A stream in capture adds its operations to the graph instead of running them.  A stream that
  * waits for an event of such a stream captures too, and must be joined: at the end, the first
  * stream must have waited for all operations of the others. */
 
-enum { MOST_STREAMS = 64 };
+enum { MOST_STREAMS = 512 };
 typedef std::vector<int64_t> seen; /* of each stream, how many operations come before */
 
 struct fake_stream {
@@ -295,11 +281,8 @@ struct fake_stream {
 };
 struct fake_event {
     bool is_timed;
-    bool is_recorded, is_done;   /* is_done: once asked, or synchronized */
-    std::shared_ptr<queue> work; /* the queue in which it was recorded */
-    size_t n_before;             /* items of work */
-    int capture, device;         /* capture: number of the one that recorded it; 0: none */
-    struct timespec time;
+    std::shared_ptr<record> latest; /* NULL: none, or in a capture */
+    int capture, device;            /* capture: number of the one that recorded it; 0: none */
     seen before;
 };
 struct fake_graph {
@@ -313,12 +296,20 @@ struct fake_graph {
 };
 
 static fake_stream* streams[MOST_STREAMS];
+static std::shared_ptr<queue> make_queue(void) {
+    if (stream_mode == STRICT) return std::make_shared<strict_queue>();
+    return std::make_shared<turns_queue>();
+}
 static std::vector<std::shared_ptr<queue>> hardware;
 void fake_set_hardware_queues(int n) {
     hardware.clear();
-    for (int k = 0; k < n; k++) hardware.push_back(std::make_shared<queue>());
+    for (int k = 0; k < n; k++) hardware.push_back(make_queue());
 }
-static const std::shared_ptr<queue> default_work = std::make_shared<queue>();
+static const int has_hardware_queues =
+    (fake_set_hardware_queues((int)strict_setting("STRICT_QUEUES", 0)), 1);
+static const std::shared_ptr<queue> default_work = make_queue();
+/* Of destroyed streams: CUDA does not wait for them, and what is in them runs. */
+static std::vector<std::shared_ptr<queue>> left_queues;
 static std::set<fake_event*> events;
 static fake_graph capture;
 static fake_stream* capture_origin; /* NULL: no capture goes on */
@@ -363,39 +354,48 @@ static std::shared_ptr<queue> work_of(cudaStream_t stream) {
     return stream ? ((fake_stream*)stream)->work : default_work;
 }
 
+static std::vector<std::shared_ptr<queue>> all_queues(void) {
+    std::vector<std::shared_ptr<queue>> all = left_queues;
+    all.push_back(default_work);
+    for (fake_stream* stream : streams)
+        if (stream) all.push_back(stream->work);
+    return all;
+}
 void fake_advance(void) {
     TAKE_TURNS();
-    if (is_late) return;
-    default_work->advance(default_work->items.size());
-    for (fake_stream* stream : streams)
-        if (stream) stream->work->advance(stream->work->items.size());
+    if (stream_mode != AT_ONCE || !turns_queue::n_waiting) return;
+    for (const auto& work : all_queues()) (void)work->advance(work->n_pushed());
 }
 
-/* The first n items of work are done.  The other threads have turns in between.  A long wait looks
- * seldom: ranks that wait for others would take the processors from them. */
+/* The first n items of work are done.  The other threads have turns in between. */
 static void finish(const std::shared_ptr<queue>& work, size_t n) {
-    for (int n_tries = 0; !work->advance(n); n_tries++) {
+    for (int n_looks = 0; !work->advance(n); n_looks++) {
         everything.unlock();
-        usleep(n_tries < 20 ? 50 : 500);
+        work->pause(n, n_looks);
         everything.lock();
         fake_advance();
     }
-    for (fake_event* event : events)
-        if (event->work && event->n_before <= event->work->n_done) event->is_done = true;
+    for (const auto& each : all_queues()) each->tell();
 }
 static void finish_all(void) {
-    finish(default_work, default_work->items.size());
-    for (fake_stream* stream : streams)
-        if (stream) finish(stream->work, stream->work->items.size());
+    for (const auto& work : all_queues()) finish(work, work->n_pushed());
+    left_queues.erase(
+        std::remove_if(left_queues.begin(), left_queues.end(),
+                       [](const auto& work) { return work->advance(work->n_pushed()); }),
+        left_queues.end());
 }
 void fake_set_late(int late) {
     TAKE_TURNS();
     finish_all();
-    is_late = late;
+    if (stream_mode != STRICT) stream_mode = late ? LATE : AT_ONCE;
 }
 
-/* Does it now, or late, or when the graph is launched, until it returns true.  The thread goes on;
- * what follows in the queue does not. */
+static void push(cudaStream_t stream, std::function<bool()> item) {
+    work_of(stream)->push(item);
+    fake_advance();
+}
+
+/* In the stream's queue, or when the graph is launched, until it returns true. */
 static cudaError_t enqueue_until(cudaStream_t stream, std::function<bool()> operation) {
     NEED_STREAM(stream);
     REFUSE_IF_SPOILT(stream);
@@ -403,9 +403,8 @@ static cudaError_t enqueue_until(cudaStream_t stream, std::function<bool()> oper
         fake_stream* s = (fake_stream*)stream;
         s->before[(size_t)s->number]++;
         capture.all.push_back({(size_t)s->number, s->before, operation});
-    } else if (is_late || work_of(stream)->n_done < work_of(stream)->items.size() || !operation()) {
-        work_of(stream)->items.push_back({operation, NULL, 0});
-        fake_advance();
+    } else {
+        push(stream, operation);
     }
     return cudaSuccess;
 }
@@ -413,13 +412,17 @@ static cudaError_t enqueue(cudaStream_t stream, std::function<void()> operation)
     return enqueue_until(stream, [=] { return operation(), true; });
 }
 
-void fake_enqueue(cudaStream_t stream, std::function<void()> operation) {
-    TAKE_TURNS();
-    (void)enqueue(stream, operation);
-}
+/* What stands for kernels takes turns: the emulated grid runs one. */
+static std::recursive_mutex one_kernel;
 void fake_enqueue_until(cudaStream_t stream, std::function<bool()> operation) {
     TAKE_TURNS();
-    (void)enqueue_until(stream, operation);
+    (void)enqueue_until(stream, [=] {
+        std::lock_guard<std::recursive_mutex> lock(one_kernel);
+        return operation();
+    });
+}
+void fake_enqueue(cudaStream_t stream, std::function<void()> operation) {
+    fake_enqueue_until(stream, [=] { return operation(), true; });
 }
 
 /* As CUDA: large allocations take whole granules of 2 MiB, and small ones are aligned to 256
@@ -497,7 +500,7 @@ cudaError_t cudaDeviceSynchronize(void) {
     FAIL_IF_DUE("cudaDeviceSynchronize");
     if (capture_origin) return spoil(cudaErrorStreamCaptureUnsupported);
     finish_all();
-    return cudaSuccess;
+    return result();
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
     CALL_FAIL_IF_DUE("cudaDeviceGetAttribute");
@@ -546,7 +549,7 @@ cudaError_t cudaMalloc(void** address, size_t n_bytes) {
     REFUSE_IF_CAPTURING();
     if (!has_room(taken_bytes(n_bytes)) || !(*address = take_memory(n_bytes)))
         return refuse(cudaErrorMemoryAllocation);
-    memset(*address, 0, n_bytes);
+    memset(*address, 0xff, n_bytes); /* CUDA does not clear it */
     device_bytes += taken_bytes(n_bytes);
     device_memory.add(*address, n_bytes);
     return cudaSuccess;
@@ -575,15 +578,8 @@ cudaError_t cudaHostAlloc(void** address, size_t n_bytes, unsigned) {
     FAIL_IF_DUE("cudaHostAlloc");
     REFUSE_IF_CAPTURING();
     if (!(*address = take_memory(n_bytes))) return refuse(cudaErrorMemoryAllocation);
+    memset(*address, 0xff, std::min(n_bytes, GRANULE)); /* all of it would take seconds */
     host_memory.add(*address, n_bytes);
-    return cudaSuccess;
-}
-cudaError_t cudaFreeHost(void* address) {
-    FAIL_IF_DUE("cudaFreeHost");
-    REFUSE_IF_CAPTURING();
-    if (!host_memory.take(address)) return refuse(cudaErrorInvalidValue);
-    finish_all();
-    give_back_memory((char*)address);
     return cudaSuccess;
 }
 /* Is the whole range memory? */
@@ -605,7 +601,8 @@ cudaError_t cudaHostRegister(void* address, size_t n_bytes, unsigned flags) {
     return cudaSuccess;
 }
 /* Memory of copies that are not done; those of graphs do not count. */
-static std::multiset<std::pair<const char*, size_t>> in_flight;
+static std::multiset<std::pair<const char*, size_t>>& in_flight =
+    *new std::multiset<std::pair<const char*, size_t>>(); /* threads outlive the program */
 static cudaError_t enqueue_copy(cudaStream_t stream, const void* to, size_t n_to, const void* from,
                                 size_t n_from, std::function<void()> copy) {
     const std::pair<const char*, size_t> ends[2] = {{(const char*)to, n_to},
@@ -615,8 +612,27 @@ static cudaError_t enqueue_copy(cudaStream_t stream, const void* to, size_t n_to
     for (const auto& each : ends) in_flight.insert(each);
     return enqueue(stream, [=] {
         copy();
+        TAKE_TURNS();
         for (const auto& each : ends) in_flight.erase(in_flight.find(each));
     });
+}
+static void abort_if_in_flight(const void* address, size_t n_bytes, const char* what) {
+    for (const auto& each : in_flight)
+        if (each.first < (char*)address + n_bytes && (char*)address < each.first + each.second) {
+            printf("# fake CUDA: memory is %s while a copy uses it\n", what);
+            fflush(stdout);
+            abort();
+        }
+}
+/* CUDA does not promise to wait for what uses it. */
+cudaError_t cudaFreeHost(void* address) {
+    FAIL_IF_DUE("cudaFreeHost");
+    REFUSE_IF_CAPTURING();
+    const size_t n_bytes = host_memory.take(address);
+    if (!n_bytes) return refuse(cudaErrorInvalidValue);
+    abort_if_in_flight(address, n_bytes, "freed");
+    give_back_memory((char*)address);
+    return cudaSuccess;
 }
 cudaError_t cudaHostUnregister(void* address) {
     FAIL_IF_DUE("cudaHostUnregister");
@@ -624,12 +640,7 @@ cudaError_t cudaHostUnregister(void* address) {
     const size_t n_bytes = registered.take(address);
     if (!n_bytes) return refuse(cudaErrorHostMemoryNotRegistered);
     if (!is_mapped(address, n_bytes)) abort(); /* munmap came first */
-    for (const auto& each : in_flight)
-        if (each.first < (char*)address + n_bytes && (char*)address < each.first + each.second) {
-            printf("# fake CUDA: memory is unregistered while a copy uses it\n");
-            fflush(stdout);
-            abort();
-        }
+    abort_if_in_flight(address, n_bytes, "unregistered");
     return cudaSuccess;
 }
 /* As CUDA does with pageable memory: to the host the call waits; from there it takes the bytes. */
@@ -638,15 +649,16 @@ static cudaError_t copy_staged(void* to, const void* from, size_t n_bytes, cudaM
     NEED_STREAM(stream);
     REFUSE_IF_CAPTURING();
     if (kind == cudaMemcpyDeviceToHost && is_on_device((const char*)from, n_bytes)) {
-        finish(work_of(stream), work_of(stream)->items.size());
-        memcpy(to, from, n_bytes);
-        return cudaSuccess;
+        finish(work_of(stream), work_of(stream)->n_pushed());
+        copy_now({{(char*)to, (const char*)from, n_bytes}});
+        return result();
     }
     if (kind != cudaMemcpyHostToDevice || !is_on_device((char*)to, n_bytes))
         return refuse(cudaErrorInvalidValue);
     const std::vector<char> staged((const char*)from, (const char*)from + n_bytes);
-    return enqueue_copy(stream, to, n_bytes, to, n_bytes,
-                        [=] { memcpy(to, staged.data(), n_bytes); });
+    return enqueue_copy(stream, to, n_bytes, to, n_bytes, [=] {
+        copy_now({{(char*)to, staged.data(), n_bytes}});
+    });
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n_bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
@@ -654,7 +666,9 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n_bytes, cudaMemc
     if (is_pageable(to, n_bytes) || is_pageable(from, n_bytes))
         return copy_staged(to, from, n_bytes, kind, stream);
     if (!is_copyable(to, n_bytes, from, n_bytes, kind)) return refuse(cudaErrorInvalidValue);
-    return enqueue_copy(stream, to, n_bytes, from, n_bytes, [=] { memcpy(to, from, n_bytes); });
+    return enqueue_copy(stream, to, n_bytes, from, n_bytes, [=] {
+        copy_now({{(char*)to, (const char*)from, n_bytes}});
+    });
 }
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                               size_t width, size_t height, cudaMemcpyKind kind,
@@ -666,28 +680,31 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
     const size_t n_to = (height - 1) * to_pitch + width, n_from = (height - 1) * from_pitch + width;
     if (!is_copyable(to, n_to, from, n_from, kind)) return refuse(cudaErrorInvalidValue);
     return enqueue_copy(stream, to, n_to, from, n_from, [=] {
+        std::vector<row> rows;
         for (size_t i = 0; i < height; i++)
-            memcpy((char*)to + i * to_pitch, (const char*)from + i * from_pitch, width);
+            rows.push_back({(char*)to + i * to_pitch, (const char*)from + i * from_pitch, width});
+        copy_now(rows);
     });
 }
 cudaError_t cudaMemsetAsync(void* address, int value, size_t n_bytes, cudaStream_t stream) {
     FAIL_IF_DUE("cudaMemsetAsync");
     if (!is_on_device((char*)address, n_bytes) && !is_pinned((char*)address, n_bytes))
         return refuse(cudaErrorInvalidValue);
-    return enqueue(stream, [=] { memset(address, value, n_bytes); });
+    return enqueue(stream, [=] { fill_now((char*)address, value, n_bytes); });
 }
 
 cudaError_t cudaMemset(void* address, int value, size_t n_bytes) {
     FAIL_IF_DUE("cudaMemset");
     REFUSE_IF_CAPTURING();
     if (!is_on_device((char*)address, n_bytes)) return refuse(cudaErrorInvalidValue);
-    memset(address, value, n_bytes);
-    return cudaSuccess;
+    return enqueue(NULL, [=] { fill_now((char*)address, value, n_bytes); });
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
     FAIL_IF_DUE("cudaLaunchHostFunc");
+    static std::mutex one_function; /* CUDA has one thread for them */
     return enqueue(stream, [=] {
+        std::lock_guard<std::mutex> lock(one_function);
         is_in_host_function = true; /* which must not call CUDA */
         function(argument);
         is_in_host_function = false;
@@ -724,7 +741,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
     streams[number]->device = current_device();
     streams[number]->before.assign(MOST_STREAMS, 0);
     streams[number]->work =
-        hardware.empty() ? std::make_shared<queue>() : hardware[(size_t)number % hardware.size()];
+        hardware.empty() ? make_queue() : hardware[(size_t)number % hardware.size()];
     n_objects++;
     *stream = (cudaStream_t)streams[number];
     return cudaSuccess;
@@ -743,7 +760,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     NEED_STREAM(stream);
     if (!stream) return refuse(cudaErrorInvalidResourceHandle);
     if (is_capturing(stream)) return spoil(cudaErrorStreamCaptureUnsupported);
-    finish(work_of(stream), work_of(stream)->items.size());
+    left_queues.push_back(work_of(stream));
+    if (hardware.empty()) work_of(stream)->end();
     streams[((fake_stream*)stream)->number] = NULL;
     delete (fake_stream*)stream;
     n_objects--;
@@ -754,8 +772,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     NEED_STREAM(stream);
     if (is_capturing(stream)) return spoil(cudaErrorStreamCaptureUnsupported);
     REFUSE_IF_CAPTURING();
-    finish(work_of(stream), work_of(stream)->items.size());
-    return cudaSuccess;
+    finish(work_of(stream), work_of(stream)->n_pushed());
+    return result();
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus* status) {
     FAIL_IF_DUE("cudaStreamIsCapturing");
@@ -773,8 +791,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
     REFUSE_IF_SPOILT(handle);
     if (!event->capture) {
         if (is_capturing(handle)) return spoil(cudaErrorStreamCaptureIsolation);
-        if (event->work) work_of(handle)->items.push_back({NULL, event->work, event->n_before});
-        fake_advance();
+        if (const auto latest = event->latest)
+            push(handle, [=] { return latest->work->advance(latest->n); });
         return cudaSuccess;
     }
     if (!capture_origin || event->capture != n_captures) return refuse(cudaErrorCapturedEvent);
@@ -812,12 +830,8 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {
     if (event->device != (stream ? ((fake_stream*)stream)->device : current_device()))
         return refuse(cudaErrorInvalidResourceHandle);
     event->capture = is_capturing(stream) ? n_captures : 0;
-    event->is_recorded = !event->capture;
-    event->is_done = false;
+    event->latest = event->capture ? NULL : push_record(work_of(stream));
     if (event->capture) event->before = ((fake_stream*)stream)->before;
-    event->work = event->capture ? NULL : work_of(stream);
-    event->n_before = event->work ? event->work->items.size() : 0;
-    clock_gettime(CLOCK_MONOTONIC, &event->time);
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t handle) {
@@ -826,22 +840,17 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
     NEED_EVENT(handle);
     if (event->capture) return refuse(cudaErrorCapturedEvent);
     REFUSE_IF_CAPTURING();
-    if (!event->is_recorded || event->is_done) return cudaSuccess;
-    /* A watchdog must not run late operations: one may wait for a rank that waits for this one. */
-    if (is_late && std::this_thread::get_id() != main_thread)
-        return event->n_before <= event->work->n_done ? cudaSuccess : refuse(cudaErrorNotReady);
     fake_advance();
-    event->is_done = event->work->advance(event->n_before);
-    return refuse(cudaErrorNotReady);
+    const auto latest = event->latest;
+    return !latest || latest->work->ask(latest->n) ? cudaSuccess : refuse(cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     FAIL_IF_DUE("cudaEventSynchronize");
     NEED_EVENT(event);
     if (((fake_event*)event)->capture) return refuse(cudaErrorCapturedEvent);
     REFUSE_IF_CAPTURING();
-    if (((fake_event*)event)->work)
-        finish(((fake_event*)event)->work, ((fake_event*)event)->n_before);
-    return cudaSuccess;
+    if (const auto latest = ((fake_event*)event)->latest) finish(latest->work, latest->n);
+    return result();
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin_handle, cudaEvent_t end_handle) {
     const fake_event *begin = (fake_event*)begin_handle, *end = (fake_event*)end_handle;
@@ -849,11 +858,13 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin_handle, cudaEvent_
     NEED_EVENT(begin_handle);
     NEED_EVENT(end_handle);
     if (begin->capture || end->capture) return refuse(cudaErrorCapturedEvent);
-    if (!begin->is_timed || !end->is_timed || !begin->is_recorded || !end->is_recorded)
+    const auto from = begin->latest, to = end->latest;
+    if (!begin->is_timed || !end->is_timed || !from || !to)
         return refuse(cudaErrorInvalidResourceHandle);
-    if (!begin->is_done || !end->is_done) return refuse(cudaErrorNotReady);
-    *ms = (float)((double)(end->time.tv_sec - begin->time.tv_sec) * 1e3 +
-                  (double)(end->time.tv_nsec - begin->time.tv_nsec) * 1e-6);
+    const bool is_known = from->work->ask(from->n) & to->work->ask(to->n);
+    if (!is_known) return refuse(cudaErrorNotReady);
+    *ms = (float)((double)(to->time.tv_sec - from->time.tv_sec) * 1e3 +
+                  (double)(to->time.tv_nsec - from->time.tv_nsec) * 1e-6);
     return cudaSuccess;
 }
 
@@ -901,22 +912,37 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
     n_objects++;
     return cudaSuccess;
 }
-/* In the order of the calls; or late: the first stream's operations, each after the operations that
- * precede it.  False: must be run again, because one of them must. */
+static bool precedes(const fake_graph& graph, size_t i, size_t k) {
+    const size_t stream = graph.all[i].stream;
+    return i < k && graph.all[i].before[stream] <= graph.all[k].before[stream];
+}
+/* In the order of the calls; late: the first stream's operations, each after the operations that
+ * precede it; strict: in a random one of the orders that the edges allow.  False: must be run again,
+ * because one of them must. */
 static bool run_operation(const fake_graph& graph, size_t k, std::vector<bool>* is_done) {
-    const fake_graph::operation& last = graph.all[k];
-    for (size_t i = 0; i < k && is_late && !(*is_done)[k]; i++) {
-        const fake_graph::operation& each = graph.all[i];
-        if (each.before[each.stream] <= last.before[each.stream] &&
-            !run_operation(graph, i, is_done))
-            return false;
-    }
-    if (!(*is_done)[k]) (*is_done)[k] = last.run();
+    for (size_t i = 0; i < k && stream_mode == LATE && !(*is_done)[k]; i++)
+        if (precedes(graph, i, k) && !run_operation(graph, i, is_done)) return false;
+    if (!(*is_done)[k]) (*is_done)[k] = graph.all[k].run();
     return (*is_done)[k];
 }
+static bool run_graph_strictly(const fake_graph& graph, std::vector<bool>* is_done) {
+    for (;;) {
+        std::vector<size_t> ready;
+        for (size_t k = 0; k < graph.all.size(); k++) {
+            bool is_ready = !(*is_done)[k];
+            for (size_t i = 0; i < k && is_ready; i++)
+                is_ready = (*is_done)[i] || !precedes(graph, i, k);
+            if (is_ready) ready.push_back(k);
+        }
+        if (ready.empty()) return true;
+        if (!run_operation(graph, ready[strict_draw() % ready.size()], is_done)) return false;
+    }
+}
 static bool run_graph(const fake_graph& graph, std::vector<bool>* is_done) {
+    if (stream_mode == STRICT) return run_graph_strictly(graph, is_done);
     for (size_t k = 0; k < graph.all.size(); k++)
-        if ((graph.all[k].stream == graph.origin || !is_late) && !run_operation(graph, k, is_done))
+        if ((graph.all[k].stream == graph.origin || stream_mode != LATE) &&
+            !run_operation(graph, k, is_done))
             return false;
     for (size_t k = 0; k < graph.all.size(); k++)
         if (!run_operation(graph, k, is_done)) return false;
@@ -1097,7 +1123,8 @@ static CUresult fake_query_stream(CUstream stream) {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     DRIVER_REFUSE_IF_CAPTURING();
-    return CUDA_ERROR_NOT_READY;
+    const auto work = work_of(stream);
+    return work->ask(work->n_pushed()) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 static CUresult fake_query_event(CUevent event) {
     cudaError_t before = last_error;

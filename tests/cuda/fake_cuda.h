@@ -1,5 +1,6 @@
 /* fake_cuda.h - a CUDA runtime without a GPU, for these tests.  Device memory is host memory.
- * Streams run everything at once, or as late as possible, or into a graph.  Any call can be made to
+ * Streams run everything at once, or as late as possible, or side by side with random delays, in
+ * which case races are found (queues.h: FAKE_CUDA_MODE); or into a graph.  Any call can be made to
  * fail.  Kernels compiled by nvcc are counted, not run; kernels compiled by a C++ compiler run in
  * emulated_grid.h; tests run others through fake_enqueue. */
 #ifndef FAKE_CUDA_H
@@ -11,8 +12,8 @@
 /* The k-th call (from 1) of function from now on returns code, once. */
 void fake_fail(const char* function, int k, cudaError_t code);
 void fake_forget_failures(void);
-/* 1: streams and graphs run operations as late as possible; 0 at first, unless FAKE_CUDA_LATE is in
- * the environment */
+/* 1: streams and graphs run operations as late as possible; 0 at first, unless FAKE_CUDA_MODE is
+ * late.  Strict streams stay so. */
 void fake_set_late(int late);
 void fake_set_last_error(cudaError_t code); /* of cudaGetLastError and cudaPeekAtLastError */
 void fake_break(cudaError_t code); /* from now on every call returns it; cudaSuccess: no more */
@@ -32,6 +33,8 @@ void fake_set_n_processors(int n);     /* 132 until then */
 void fake_set_wait_value(int has);     /* 0: the driver lacks cuStreamWaitValue32's support */
 int fake_are_pages_exportable(void);   /* the latest: as file descriptors and to other hardware */
 void fake_set_virtual_memory(int has); /* 0: the GPU lacks it */
+/* 1: any memory of the host counts as the device's, as on GPUs that use the host's page tables. */
+void fake_set_reaches_host(int has);
 int fake_device_of(cudaStream_t stream);
 /* Device memory that a library takes at its first use and keeps, $FAKE_CUDA_LIBRARY_MIB; false:
  * there is not as much. */

@@ -2,6 +2,7 @@
  *
  * It runs on a GPU, or with -DFAKE_CUDA and --wrap=madvise on the runtime of fake_cuda.cpp, which
  * keeps everything in host memory and can be made to fail. */
+#include <atomic>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -732,10 +733,11 @@ static memo_status wait_for_flag(void* argument, memo_error*) {
     return MEMO_STATUS_OK;
 }
 /* Streams whose events have not come after so many tries. */
-static int n_stopped_streams(const memo_device* device, const memo_event* events, int n) {
+static int n_stopped_streams(const memo_device* device, const memo_event* events, int n,
+                             int n_tries) {
     int32_t is_done;
     int n_stopped = n;
-    for (int k = 0; k < 100 && n_stopped; k++, usleep(1000)) {
+    for (int k = 0; k < n_tries && n_stopped; k++, usleep(1000)) {
         n_stopped = 0;
         for (int i = 0; i < n; i++) {
             CHECK_OK(memo_event_query(device, events[i], &is_done, &error));
@@ -782,10 +784,10 @@ TEST(twelve_busy_streams_and_a_wait_for_a_file) {
         /* The last stream waits; all others have work behind that. */
         CHECK_OK(memo_launch_host(device, streams[N - 1], &call, &error));
         for (int i = 0; i < N - 1; i++) {
-            CHECK_OK(memo_fill(device, streams[i], memory, 0, 64, &error));
+            CHECK_OK(memo_fill(device, streams[i], (char*)memory + 64 * i, 0, 64, &error));
             CHECK_OK(memo_event_record(device, events[i], streams[i], &error));
         }
-        n_stopped = n_stopped_streams(device, events, N - 1);
+        n_stopped = n_stopped_streams(device, events, N - 1, N > n_queues ? 100 : 60000);
         printf("# of %d streams beside the one that waits, %d are stopped\n", N - 1, n_stopped);
 #ifdef FAKE_CUDA
         CHECK((n_stopped > 0) == (n_queues == 8));
@@ -812,26 +814,33 @@ TEST(twelve_busy_streams_and_a_wait_for_a_file) {
 /* "Not ready" is an answer: the trainer's next check of a kernel must not find it. */
 TEST(not_ready_is_no_error) {
     NEED_RIG(d);
+    std::atomic<bool> may_end(false);
     double elapsed_s;
-    int32_t is_done = 1;
+    int32_t is_done = 0;
     cudaLaunchConfig_t nothing = {};
     nothing.gridDim = nothing.blockDim = dim3(1, 1, 1);
     CHECK_OK(memo_event_query(d, d.event, &is_done, &error));
     CHECK(is_done == 1); /* nothing to wait for */
+    fake_enqueue_until(NULL, [&] { return may_end.load(); });
     CHECK_OK(memo_event_record(d, d.event, NULL, &error));
     CHECK_OK(memo_event_record(d, d.later, NULL, &error));
     CHECK_ERROR(memo_event_elapsed(d, d.event, d.later, &elapsed_s, &error), INVALID_STATE,
                 "synchronize first");
     CHECK(cudaGetLastError() == cudaSuccess);
-    CHECK_OK(memo_event_query(d, d.event, &is_done, &error));
-    CHECK(is_done == 0 && cudaGetLastError() == cudaSuccess);
-    CHECK_OK(memo_event_query(d, d.event, &is_done, &error));
-    CHECK(is_done == 1);
+    for (int k = 0; k < 2; k++) {
+        CHECK_OK(memo_event_query(d, d.event, &is_done, &error));
+        CHECK(is_done == 0 && cudaGetLastError() == cudaSuccess);
+    }
     CHECK_OK(memo_device_status(d, &error));
     CHECK(cudaGetLastError() == cudaSuccess);
     CHECK(cudaEventQuery(memo_cuda_event(d.later)) == cudaErrorNotReady); /* the trainer asks */
     CHECK_OK(memo_device_status(d, &error));
     CHECK(cudaGetLastError() == cudaErrorNotReady); /* its own business */
+    may_end = true;
+    CHECK_OK(memo_event_synchronize(d, d.later, &error));
+    CHECK_OK(memo_event_query(d, d.event, &is_done, &error));
+    CHECK(is_done == 1);
+    CHECK_OK(memo_event_elapsed(d, d.event, d.later, &elapsed_s, &error));
     /* The trainer's launch failed and it has not looked yet: memo neither reports nor takes
      * that. */
     fake_fail("kernel", 1, cudaErrorInvalidConfiguration);
@@ -1295,6 +1304,7 @@ TEST(long_strides_go_row_by_row) {
     ((memoi_cuda*)device.device->context)->max_pitch_bytes = (size_t)MIB;
     CHECK_OK(memo_copy_rows(device, device.stream, MEMO_COPY_TO_DEVICE, memory, 200, host, 10 * MIB,
                             100, 4, &error));
+    CHECK_OK(memo_stream_synchronize(device, device.stream, &error));
     for (int64_t k = 0; k < 4; k++)
         CHECK(((char*)memory)[200 * k] == k + 1 && ((char*)memory)[200 * k + 99] == k + 1);
     fake_set_max_pitch(2147483647);

@@ -416,8 +416,8 @@ with_cudnn() ( # COMMAND...
     "$@"
 )
 late_streams() ( # COMMAND...
-    FAKE_CUDA_LATE=1
-    export FAKE_CUDA_LATE
+    FAKE_CUDA_MODE=late
+    export FAKE_CUDA_MODE
     "$@"
 )
 
