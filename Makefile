@@ -24,7 +24,7 @@ endif
 export CC CPPFLAGS CFLAGS
 
 # A variant builds the test programs in its own folder, with its own flags.
-#   asan | ubsan | asan-ubsan | tsan | valgrind | coverage
+#   asan | ubsan | asan-ubsan | tsan | valgrind | coverage | strict
 VARIANT :=
 BUILD   := build$(if $(VARIANT),/$(VARIANT))
 
@@ -92,6 +92,7 @@ BLAS_TESTS = $(if $(VARIANT),,$(BLAS_CFLAGS))
 BLAS_TESTS_LIBS = $(if $(VARIANT),,$(BLAS_LIBS))
 
 WRAPPER_valgrind := valgrind -q --error-exitcode=99 --leak-check=full --show-leak-kinds=definite,possible --fair-sched=yes
+WRAPPER_strict   := env FAKE_CUDA_MODE=strict
 # ThreadSanitizer needs fixed address ranges, which address randomization may occupy.
 WRAPPER_tsan = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
@@ -205,36 +206,46 @@ build/bench/%: bench/papers/%.c build/config.mk Makefile
 
 # The implementation is compiled once for all tests of a variant.  A test that uses private functions defines
 # MEMO_IMPLEMENTATION and MEMO_STATIC itself, and takes nothing from the archive.  Invariants are asserted in all tests.
-TEST_LIB   := $(BUILD)/tests/lib.a
+# In the variant strict the host device is memo_cuda.cuh on a strict stand-in of CUDA; its library is the plain one.
+LIB_FOLDER := $(if $(filter strict,$(VARIANT)),build,$(BUILD))/tests
+TEST_LIB   := $(LIB_FOLDER)/lib.a
+INSTEAD    := $(if $(filter strict,$(VARIANT)),$(BUILD)/tests/instead.o $(BUILD)/tests/fake_cuda.o)
+WRAPS       = $(if $(INSTEAD),$(foreach function,create destroy launch sleep get_stats,-Xlinker --wrap=memo_host_device_$(function)) $(INSTEAD) -lstdc++)
+TEST_LIBS   = $(WRAPS) $(TEST_LIB) $(LP_SOLVE_LIBS)
 ASSERTS    := '-DMEMO_ASSERT(condition)=assert(condition)'
-TEST_FLAGS := -Itests/support -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE $(ASSERTS)
-$(BUILD)/tests/lib/%.o: private OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT)),-O2)
-$(BUILD)/tests/lib/%.o: tests/lib/%.c build/config.mk Makefile
+TEST_FLAGS := -Itests/support -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE $(ASSERTS) $(if $(INSTEAD),-DMEMO_TEST_STRICT)
+$(LIB_FOLDER)/lib/%.o: private OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT)),-O2)
+$(LIB_FOLDER)/lib/%.o: tests/lib/%.c build/config.mk Makefile
 	@mkdir -p $(@D)
 	@echo "  CC    $@"
 	$(Q)$(CC) $(FLAGS) -MMD -MP -MF $@.d -MT $@ $(OPTIMIZE_TESTS) $(ASSERTS) $(LP_SOLVE_CFLAGS) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
-$(TEST_LIB): $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(wildcard tests/lib/*.c))
+$(TEST_LIB): $(patsubst tests/%.c,$(LIB_FOLDER)/%.o,$(wildcard tests/lib/*.c))
 	@rm -f $@
 	$(Q)$(AR) rcs $@ $^
+
+$(BUILD)/tests/%.o: tests/cuda/%.cpp Makefile
+	@mkdir -p $(@D)
+	@echo "  CXX   $@"
+	$(Q)$(CXX) -std=c++17 -g1 -O1 -I. -Itests/support -isystem $(CUDA_HOME)/include $(ASSERTS) -MMD -MP -MF $@.d -MT $@ -c $< -o $@
 
 # Programs with their own implementation that compute little: the optimizer would take longer than it saves, under sanitizers too.
 UNOPTIMIZED := arena comm corpus descs hooks host_device law layout_plan mistakes models plan_file recorder sharding spill trace \
 	train_faults
 $(UNOPTIMIZED:%=$(BUILD)/tests/test_%): private OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT):-O1%=-O0%),-O0)
 
-$(TEST_PROGRAMS): $(TEST_LIB)
+$(TEST_PROGRAMS): $(TEST_LIB) $(INSTEAD)
 $(BUILD)/tests/%: %.c build/config.mk Makefile
-	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(LP_SOLVE_CFLAGS),$(TEST_LIB) $(LP_SOLVE_LIBS))
+	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(LP_SOLVE_CFLAGS),$(TEST_LIBS))
 $(BUILD)/tests/test_gpt%: test_gpt%.c build/config.mk Makefile
-	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(LP_SOLVE_CFLAGS) $(BLAS_TESTS),$(TEST_LIB) $(LP_SOLVE_LIBS) $(BLAS_TESTS_LIBS))
+	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(LP_SOLVE_CFLAGS) $(BLAS_TESTS),$(TEST_LIBS) $(BLAS_TESTS_LIBS))
 # Tests of files in JSON.
 $(BUILD)/tests/test_safetensors $(BUILD)/tests/test_models: $(BUILD)/tests/%: %.c build/config.mk Makefile
-	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(JSON_CFLAGS),$(TEST_LIB) $(LP_SOLVE_LIBS) $(JSON_LIBS))
+	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(JSON_CFLAGS),$(TEST_LIBS) $(JSON_LIBS))
 # In double precision, in which the plain model shows every mistake.
 $(BUILD)/tests/test_gpt_gradients: tests/trainer/test_gpt_gradients.c build/config.mk Makefile
-	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) -DGPT_DOUBLE $(LP_SOLVE_CFLAGS),$(TEST_LIB) $(LP_SOLVE_LIBS))
+	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) -DGPT_DOUBLE $(LP_SOLVE_CFLAGS),$(TEST_LIBS))
 
--include $(wildcard $(BUILD)/tests/*.d $(BUILD)/tests/lib/*.d build/examples/*.d build/examples/gpt*/*/*.d build/bench/*.d build/fuzz/*.d build/mpi/tests/*.d)
+-include $(wildcard $(BUILD)/tests/*.d $(LIB_FOLDER)/lib/*.d build/examples/*.d build/examples/gpt*/*/*.d build/bench/*.d build/fuzz/*.d build/mpi/tests/*.d)
 
 # ---- run ----
 
@@ -290,6 +301,9 @@ asan ubsan asan-ubsan tsan:
 	@$(CC) $(OPTIMIZE_$@) build/$@/probe.c -o build/$@/probe 2>/dev/null || { echo "make $@: $(CC) lacks the runtime of" \
 		"$(filter -fsanitize=%,$(OPTIMIZE_$@)) (with gcc: apt-get install libasan8 libubsan1 libtsan2; with clang: libclang-rt-dev)" >&2; exit 1; }
 	+@$(MAKE) --no-print-directory VARIANT=$@ test
+strict: ## tests of sessions, sequences and the trainer on a strict stand-in of CUDA (tests/cuda/queues.h); STRICT_SEED=n, STRICT_QUEUES=n
+	@[ -e $(CUDA_HOME)/include/cuda.h ] || { echo "make $@: needs CUDA's headers in CUDA_HOME ($(CUDA_HOME))" >&2; exit 1; }
+	+@$(MAKE) --no-print-directory VARIANT=strict TESTS="$(if $(filter command%,$(origin TESTS)),$(TESTS),$$(LIST=1 bash .ci/night strict | xargs))" test
 valgrind: ## the tests under valgrind, leaks are errors
 	@$(call need,valgrind,valgrind)
 	@$(MAKE) --no-print-directory VARIANT=valgrind MEMO_TEST_TIMEOUT=3600 test
@@ -442,5 +456,5 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' Makefile | while read -r target text; do \
 		printf '  %-14s %s\n' "$$target" "$$text"; done
 
-.PHONY: all examples test-programs bench-programs run bench papers test test-all asan ubsan asan-ubsan tsan valgrind \
+.PHONY: all examples test-programs bench-programs run bench papers test test-all asan ubsan asan-ubsan tsan strict valgrind \
 	test-cuda bench-cuda test-mpi fuzz planted mutation portability analyze coverage format format-check install uninstall setup clean help always

@@ -34,6 +34,26 @@ on_the_fake() { # NAME FLAGS...
     nvcc -arch=sm_90 $flags -DFAKE_CUDA -DLINKED -cudart none "$@" "$source" $links -o "$program" && "$program"
 }
 
+# On streams that are threads, with random delays (tests/cuda/queues.h): each run prints its seed.
+strictly() { # SEEDS PROGRAM [NAME]
+    seeds=$1
+    shift
+    for k in $(seq "$seeds"); do
+        FAKE_CUDA_MODE=strict STRICT_SEED=$((tap_seed + k)) "$@" || return 1
+    done
+}
+on_the_fake_and_strictly() { # SEEDS NAME FLAGS...
+    runs=$1
+    shift
+    on_the_fake "$@" && strictly "$runs" "$program"
+}
+# Tests of sessions, with memo_cuda.cuh in the place of the host device (tests/cuda/instead.cpp).  Each night runs all of them.
+sessions_on_strict_streams() {
+    set -- test_buffers test_budgets
+    make --no-print-directory -s VARIANT=strict $(printf 'build/strict/tests/%s ' "$@") &&
+        strictly 3 build/strict/tests/test_buffers && strictly 3 build/strict/tests/test_budgets two_sessions
+}
+
 # An example without kernels prints the same as on a GPU.
 prints_its_head() { # SOURCE
     program=$folder/$(basename "$1" .cu)
@@ -180,8 +200,11 @@ compiles_with_cudnn() { # SOURCE FLAGS...; its headers are not free of warnings
 }
 
 tap_jobs=$tap_processors
-test_is "the device table, pinned memory, phantom memory on a runtime without a GPU" on_the_fake test_device -Xlinker --wrap=madvise
-test_is "a step with swaps, call by call and as a graph, on a runtime without a GPU" on_the_fake test_step $wraps
+test_is "the device table, pinned memory, phantom memory on a runtime without a GPU, also a strict one" \
+    on_the_fake_and_strictly 1 test_device -Xlinker --wrap=madvise
+test_is "a step with swaps, call by call and as a graph, on a runtime without a GPU, also a strict one" \
+    on_the_fake_and_strictly 3 test_step $wraps
+test_is "sessions on a strict runtime without a GPU" sessions_on_strict_streams
 nightly_test_is "examples/08_cuda_phantom.cu prints what its head says, on a runtime without a GPU" \
     prints_its_head examples/08_cuda_phantom.cu
 perhaps_sanitized=$(tests_all && echo is_sanitized)

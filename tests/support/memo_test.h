@@ -93,6 +93,23 @@ static inline double memo_test_worst(double a, double b) { return b <= a || a !=
 #include "faults.h"
 #endif
 
+/* VARIANT=strict, in a program with its own implementation: what the linker cannot wrap
+ * (tests/cuda/instead.cpp). */
+#if defined(MEMO_TEST_STRICT) && defined(MEMO_STATIC)
+#define INSTEAD(function) __wrap_memo_host_device_##function
+memo_status INSTEAD(create)(const memo_host_device_desc*, memo_device**, memo_error*);
+void INSTEAD(destroy)(memo_device*);
+memo_status INSTEAD(launch)(memo_device*, memo_stream, memo_host_function, const void*, int64_t,
+                            memo_error*);
+memo_status INSTEAD(sleep)(memo_device*, memo_stream, double, memo_error*);
+memo_host_device_stats INSTEAD(get_stats)(const memo_device*);
+#define memo_host_device_create    INSTEAD(create)
+#define memo_host_device_destroy   INSTEAD(destroy)
+#define memo_host_device_launch    INSTEAD(launch)
+#define memo_host_device_sleep     INSTEAD(sleep)
+#define memo_host_device_get_stats INSTEAD(get_stats)
+#endif
+
 /* Counts a failure.  Is it one of the first 10, of which more is printed? */
 static inline int memo_test_fails(const char* file, int line, const char* condition) {
 #if defined(MEMO_TEST_FAULTS) && defined(MEMO_H)
