@@ -88,6 +88,7 @@ keeps_to_registers() {
         return 1
     }
     awk '/Compiling entry function/ { name = $6 }
+        / Used [0-9]+ registers/ && $5 > 84 { print name ": " $5 " registers"; bad = 1 }
         / bytes stack frame/ { n++; if ($1 + $5 + $9) { print name ": " $0; bad = 1 } }
         END { if (n < 6) { print "no kernels found"; bad = 1 } exit bad }' "$folder/ptxas"
 }
