@@ -50,8 +50,8 @@ static const memo_session_buffer buffers[N_BUFFERS] = {
 
 /* c (m, n) = beta c + a (m, k) b (k, n); ta, tb: the array holds the transpose.  Each thread
  * computes one element, so that the bits of a row do not depend on the other rows. */
-__global__ static void product(float* c, const float* a, int ta, const float* b, int tb, int m,
-                               int n, int k, float beta) {
+__global__ static void product(float* c, const float* a, int ta, const float* b, int tb, int64_t m,
+                               int64_t n, int64_t k, float beta) {
     const int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     const int64_t i = at / n, j = at % n;
     float sum = 0;
@@ -73,16 +73,25 @@ __global__ static void fill(float* to, float size, float step) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     to[i] = size * cosf(step * (float)i);
 }
-static unsigned int blocks(int64_t n) { return (unsigned int)(n / 256); } /* all sizes divide */
+/* The first call that fails is kept.  A kernel has a thread for each of n elements; all sizes
+ * divide. */
+static memo_error failed;
+#define CHECKED(call)                                                                              \
+    do {                                                                                           \
+        const cudaError_t code_ = call;                                                            \
+        if (!failed.status) (void)memo_cuda_check(code_, #call, &failed);                          \
+    } while (0)
+#define LAUNCH(n, kernel, ...)                                                                     \
+    kernel<<<(unsigned int)((int64_t)(n) / 256), 256, 0, stream>>>(__VA_ARGS__);                   \
+    CHECKED(cudaGetLastError())
 
 static void hidden_forward(memo_session* session, int32_t l, int64_t begin, int64_t end) {
-    product<<<blocks((end - begin) * 4 * C), 256, 0, stream>>>(
-        ACT(l, HIDDEN) + begin * 4 * C, ACT(l, INP) + begin * C, 0, params + 2 * l * W, 0,
-        (int)(end - begin), 4 * C, C, 0);
+    LAUNCH((end - begin) * 4 * C, product, ACT(l, HIDDEN) + begin * 4 * C, ACT(l, INP) + begin * C,
+           0, params + 2 * l * W, 0, end - begin, 4 * C, C, 0);
 }
 static void gelu_forward(memo_session* session, int32_t l, int64_t begin, int64_t end) {
-    gelu_of<<<blocks((end - begin) * 4 * C), 256, 0, stream>>>(ACT(l, GELU) + begin * 4 * C,
-                                                               ACT(l, HIDDEN) + begin * 4 * C);
+    LAUNCH((end - begin) * 4 * C, gelu_of, ACT(l, GELU) + begin * 4 * C,
+           ACT(l, HIDDEN) + begin * 4 * C);
 }
 
 /* Edit 2: the layers take their addresses from the session, and one function computes rows
@@ -91,14 +100,14 @@ static void forward(void* user, memo_session* session, int32_t l) {
     float *out = BUFFER(OUT), *dout = BUFFER(DOUT);
     (void)user;
     if (l == 0) {
-        fill<<<blocks(T * C), 256, 0, stream>>>(out, 1, 0.7f);
-        fill<<<blocks(T * C), 256, 0, stream>>>(dout, 1.0f / T, 0);
+        LAUNCH(T * C, fill, out, 1, 0.7f);
+        LAUNCH(T * C, fill, dout, 1.0f / T, 0);
     }
-    cudaMemcpyAsync(ACT(l, INP), out, sizeof(float) * T * C, cudaMemcpyDeviceToDevice, stream);
+    CHECKED(
+        cudaMemcpyAsync(ACT(l, INP), out, sizeof(float) * T * C, cudaMemcpyDeviceToDevice, stream));
     hidden_forward(session, l, 0, T);
     gelu_forward(session, l, 0, T);
-    product<<<blocks(T * C), 256, 0, stream>>>(out, ACT(l, GELU), 0, params + (2 * l + 1) * W, 0, T,
-                                               C, 4 * C, 1);
+    LAUNCH(T * C, product, out, ACT(l, GELU), 0, params + (2 * l + 1) * W, 0, T, C, 4 * C, 1);
 }
 
 static void recompute(void* user, memo_session* session, int32_t l, int32_t act, int64_t begin,
@@ -113,11 +122,11 @@ static void backward(void* user, memo_session* session, int32_t l) {
     float *dw1 = grads + 2 * l * W, *dw2 = dw1 + W;
     float *dout = BUFFER(DOUT), *dhidden = BUFFER(DHIDDEN);
     (void)user;
-    product<<<blocks(W), 256, 0, stream>>>(dw2, ACT(l, GELU), 1, dout, 0, 4 * C, C, T, 1);
-    product<<<blocks(T * 4 * C), 256, 0, stream>>>(dhidden, dout, 0, w2, 1, T, 4 * C, C, 0);
-    gelu_gradient<<<blocks(T * 4 * C), 256, 0, stream>>>(dhidden, ACT(l, HIDDEN));
-    product<<<blocks(W), 256, 0, stream>>>(dw1, ACT(l, INP), 1, dhidden, 0, C, 4 * C, T, 1);
-    product<<<blocks(T * C), 256, 0, stream>>>(dout, dhidden, 0, w1, 1, T, C, 4 * C, 1);
+    LAUNCH(W, product, dw2, ACT(l, GELU), 1, dout, 0, 4 * C, C, T, 1);
+    LAUNCH(T * 4 * C, product, dhidden, dout, 0, w2, 1, T, 4 * C, C, 0);
+    LAUNCH(T * 4 * C, gelu_gradient, dhidden, ACT(l, HIDDEN));
+    LAUNCH(W, product, dw1, ACT(l, INP), 1, dhidden, 0, C, 4 * C, T, 1);
+    LAUNCH(T * C, product, dout, dhidden, 0, w1, 1, T, C, 4 * C, 1);
 }
 
 /* Edit 3: create the session and run. */
@@ -135,9 +144,12 @@ static memo_status train(const memo_device* device, memo_stream compute, int64_t
     desc.device_bytes = device_bytes;
     if ((status = memo_session_create(&desc, &session, error))) return status;
     params = BUFFER(PARAMS), grads = BUFFER(GRADS); /* under every plan */
-    fill<<<blocks(N_PARAMS), 256, 0, stream>>>(params, 0.05f, 37);
-    cudaMemsetAsync(grads, 0, sizeof(float) * N_PARAMS, stream);
-    for (int i = 0; i < 6 && !status; i++) status = memo_session_run(session, NULL, error);
+    LAUNCH(N_PARAMS, fill, params, 0.05f, 37);
+    CHECKED(cudaMemsetAsync(grads, 0, sizeof(float) * N_PARAMS, stream));
+    for (int i = 0; i < 6 && !status; i++) {
+        status = memo_session_run(session, NULL, error);
+        if (!status && failed.status) *error = failed, status = failed.status;
+    }
     /* Four steps have been timed: the plan is by their times. */
     const memo_session_info info = memo_session_get_info(session);
     memo_step_plan_put(info.plan, &report);
@@ -147,7 +159,7 @@ static memo_status train(const memo_device* device, memo_stream compute, int64_t
                            sizeof(float) * N_PARAMS, error);
     if (!status) status = memo_stream_synchronize(device, compute, error);
     memo_session_destroy(session);
-    return status ? status : memo_cuda_check(cudaGetLastError(), "the kernels", error);
+    return status;
 }
 
 int main(void) {

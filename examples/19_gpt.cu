@@ -80,43 +80,50 @@ static cudaStream_t stream;
 
 /* ---- kernels: one thread an element; a row's result does not depend on their number ---------- */
 
+static memo_error failed; /* the first call that did */
+#define CHECKED(function, ...)                                                                     \
+    do {                                                                                           \
+        const cudaError_t code_ = function(__VA_ARGS__);                                           \
+        if (!failed.status) (void)memo_cuda_check(code_, #function, &failed);                      \
+    } while (0)
+
 template <typename... Parameters, typename... Arguments>
 static void launch(int64_t n, void (*kernel)(Parameters...), Arguments... arguments) {
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3((unsigned)((n + 127) / 128));
     config.blockDim = dim3(128);
     config.stream = stream;
-    if (n > 0) cudaLaunchKernelEx(&config, kernel, arguments...); /* errors: cudaGetLastError */
+    if (n > 0) CHECKED(cudaLaunchKernelEx, &config, kernel, arguments...);
 }
 #define THREAD(i, n)                                                                               \
-    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);                                    \
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;                              \
     if (i >= (n)) return
 
 /* out (rows, n_out) = inp (rows, n_in) weight^T + bias, + add (rows, n_out) unless NULL */
 __global__ static void product(float* out, const float* inp, const float* weight, const float* bias,
-                               const float* add, int rows, int n_in, int n_out) {
+                               const float* add, int64_t rows, int64_t n_in, int64_t n_out) {
     THREAD(at, rows * n_out);
-    const int r = at / n_out, o = at % n_out;
+    const int64_t r = at / n_out, o = at % n_out;
     float sum = bias ? bias[o] : 0;
-    for (int i = 0; i < n_in; i++) sum += inp[r * n_in + i] * weight[o * n_in + i];
+    for (int64_t i = 0; i < n_in; i++) sum += inp[r * n_in + i] * weight[o * n_in + i];
     out[at] = add ? sum + add[at] : sum;
 }
 /* d_inp (N, n_in) = d_out (N, n_out) weight; d_inp may be the product's input */
 __global__ static void product_inputs(float* d_inp, const float* d_out, const float* weight,
-                                      int n_in, int n_out) {
+                                      int64_t n_in, int64_t n_out) {
     THREAD(at, N * n_in);
-    const int r = at / n_in, i = at % n_in;
+    const int64_t r = at / n_in, i = at % n_in;
     float sum = 0;
-    for (int o = 0; o < n_out; o++) sum += d_out[r * n_out + o] * weight[o * n_in + i];
+    for (int64_t o = 0; o < n_out; o++) sum += d_out[r * n_out + o] * weight[o * n_in + i];
     d_inp[at] = sum;
 }
 /* d_weight (n_out, n_in) += d_out^T inp, d_bias += the sum of d_out's rows */
 __global__ static void product_weights(float* d_weight, float* d_bias, const float* d_out,
-                                       const float* inp, int n_in, int n_out) {
+                                       const float* inp, int64_t n_in, int64_t n_out) {
     THREAD(at, n_out * n_in);
-    const int o = at / n_in, i = at % n_in;
+    const int64_t o = at / n_in, i = at % n_in;
     float sum = 0, bias = 0;
-    for (int r = 0; r < N; r++) {
+    for (int64_t r = 0; r < N; r++) {
         sum += d_out[r * n_out + o] * inp[r * n_in + i];
         bias += d_out[r * n_out + o];
     }
@@ -126,23 +133,24 @@ __global__ static void product_weights(float* d_weight, float* d_bias, const flo
 
 __device__ static void mean_and_scale(const float* row, float* mean, float* scale) {
     float sum = 0, squares = 0;
-    for (int c = 0; c < C; c++) sum += row[c];
+    for (int64_t c = 0; c < C; c++) sum += row[c];
     *mean = sum / C;
-    for (int c = 0; c < C; c++) squares += (row[c] - *mean) * (row[c] - *mean);
+    for (int64_t c = 0; c < C; c++) squares += (row[c] - *mean) * (row[c] - *mean);
     *scale = 1 / sqrtf(squares / C + 1e-5f);
 }
-__global__ static void norm(float* out, const float* inp, const float* w, int rows) {
+__global__ static void norm(float* out, const float* inp, const float* w, int64_t rows) {
     THREAD(r, rows);
     float mean, scale;
     mean_and_scale(inp + r * C, &mean, &scale);
-    for (int c = 0; c < C; c++) out[r * C + c] = (inp[r * C + c] - mean) * scale * w[c] + w[C + c];
+    for (int64_t c = 0; c < C; c++)
+        out[r * C + c] = (inp[r * C + c] - mean) * scale * w[c] + w[C + c];
 }
 /* Adds to d_inp (N threads) and d_w (C threads). */
 __global__ static void norm_backward(float* d_inp, float* d_w, const float* d_out, const float* inp,
                                      const float* w) {
     THREAD(at, N + C);
-    const int first = at < N ? at : 0, end = at < N ? at + 1 : N, own = at - N;
-    for (int r = first; r < end; r++) {
+    const int64_t first = at < N ? at : 0, end = at < N ? at + 1 : (int64_t)N, own = at - N;
+    for (int64_t r = first; r < end; r++) {
         float mean, scale, sum = 0, dot = 0;
         mean_and_scale(inp + r * C, &mean, &scale);
         if (own >= 0) {
@@ -150,11 +158,11 @@ __global__ static void norm_backward(float* d_inp, float* d_w, const float* d_ou
             d_w[C + own] += d_out[r * C + own];
             continue;
         }
-        for (int c = 0; c < C; c++) {
+        for (int64_t c = 0; c < C; c++) {
             sum += d_out[r * C + c] * w[c] / C;
             dot += d_out[r * C + c] * w[c] * (inp[r * C + c] - mean) * scale / C;
         }
-        for (int c = 0; c < C; c++)
+        for (int64_t c = 0; c < C; c++)
             d_inp[r * C + c] +=
                 (d_out[r * C + c] * w[c] - sum - (inp[r * C + c] - mean) * scale * dot) * scale;
     }
@@ -162,29 +170,29 @@ __global__ static void norm_backward(float* d_inp, float* d_w, const float* d_ou
 
 /* The weights of token r for the tokens before it in its sequence, in head h; returns their
  * number. */
-__device__ static int weights_of(float* weights, const float* qkv, int r, int h) {
-    const int n = r % T + 1;
+__device__ static int64_t weights_of(float* weights, const float* qkv, int64_t r, int64_t h) {
+    const int64_t n = r % T + 1;
     const float* q = qkv + r * 3 * C + h * HS;
     float most = -1e30f, sum = 0;
-    for (int k = 0; k < n; k++) {
+    for (int64_t k = 0; k < n; k++) {
         const float* key = qkv + (r - r % T + k) * 3 * C + C + h * HS;
         weights[k] = 0;
-        for (int i = 0; i < HS; i++) weights[k] += q[i] * key[i];
+        for (int64_t i = 0; i < HS; i++) weights[k] += q[i] * key[i];
         weights[k] /= sqrtf(HS);
         most = fmaxf(most, weights[k]);
     }
-    for (int k = 0; k < n; k++) sum += weights[k] = expf(weights[k] - most);
-    for (int k = 0; k < n; k++) weights[k] /= sum;
+    for (int64_t k = 0; k < n; k++) sum += weights[k] = expf(weights[k] - most);
+    for (int64_t k = 0; k < n; k++) weights[k] /= sum;
     return n;
 }
 __global__ static void attention(float* out, const float* qkv) {
     THREAD(at, N * NH);
-    const int r = at / NH, h = at % NH;
+    const int64_t r = at / NH, h = at % NH;
     float weights[T];
-    const int n = weights_of(weights, qkv, r, h);
-    for (int i = 0; i < HS; i++) {
+    const int64_t n = weights_of(weights, qkv, r, h);
+    for (int64_t i = 0; i < HS; i++) {
         float sum = 0;
-        for (int k = 0; k < n; k++)
+        for (int64_t k = 0; k < n; k++)
             sum += weights[k] * qkv[(r - r % T + k) * 3 * C + 2 * C + h * HS + i];
         out[r * C + h * HS + i] = sum;
     }
@@ -192,25 +200,25 @@ __global__ static void attention(float* out, const float* qkv) {
 /* Adds to d_qkv.  A thread has a sequence and a head: keys add up over their queries. */
 __global__ static void attention_backward(float* d_qkv, const float* d_out, const float* qkv) {
     THREAD(at, B * NH);
-    const int first = at / NH * T, h = at % NH;
+    const int64_t first = at / NH * T, h = at % NH;
     float weights[T], d_weights[T];
-    for (int r = first; r < first + T; r++) {
-        const int n = weights_of(weights, qkv, r, h);
+    for (int64_t r = first; r < first + T; r++) {
+        const int64_t n = weights_of(weights, qkv, r, h);
         const float* d = d_out + r * C + h * HS;
         float dot = 0;
-        for (int k = 0; k < n; k++) {
-            const int value = (first + k) * 3 * C + 2 * C + h * HS;
+        for (int64_t k = 0; k < n; k++) {
+            const int64_t value = (first + k) * 3 * C + 2 * C + h * HS;
             d_weights[k] = 0;
-            for (int i = 0; i < HS; i++) {
+            for (int64_t i = 0; i < HS; i++) {
                 d_weights[k] += d[i] * qkv[value + i];
                 d_qkv[value + i] += weights[k] * d[i];
             }
             dot += weights[k] * d_weights[k];
         }
-        for (int k = 0; k < n; k++) {
-            const int q = r * 3 * C + h * HS, key = (first + k) * 3 * C + C + h * HS;
+        for (int64_t k = 0; k < n; k++) {
+            const int64_t q = r * 3 * C + h * HS, key = (first + k) * 3 * C + C + h * HS;
             const float d_score = weights[k] * (d_weights[k] - dot) / sqrtf(HS);
-            for (int i = 0; i < HS; i++) {
+            for (int64_t i = 0; i < HS; i++) {
                 d_qkv[q + i] += d_score * qkv[key + i];
                 d_qkv[key + i] += d_score * qkv[q + i];
             }
@@ -218,11 +226,11 @@ __global__ static void attention_backward(float* d_qkv, const float* d_out, cons
     }
 }
 
-__global__ static void gelu(float* out, const float* inp, int n) {
+__global__ static void gelu(float* out, const float* inp, int64_t n) {
     THREAD(i, n);
     out[i] = inp[i] / (1 + expf(-1.702f * inp[i]));
 }
-__global__ static void gelu_backward(float* d, const float* inp, int n) { /* in place */
+__global__ static void gelu_backward(float* d, const float* inp, int64_t n) { /* in place */
     THREAD(i, n);
     const float s = 1 / (1 + expf(-1.702f * inp[i]));
     d[i] *= s * (1 + 1.702f * inp[i] * (1 - s));
@@ -235,7 +243,7 @@ __global__ static void embed(float* x, const params* p, const int* tokens) {
 /* A thread has a column: tokens and places that repeat add up. */
 __global__ static void embed_backward(params* d, const float* d_x, const int* tokens) {
     THREAD(c, C);
-    for (int r = 0; r < N; r++) {
+    for (int64_t r = 0; r < N; r++) {
         d->words[tokens[r]][c] += d_x[r * C + c];
         d->places[r % T][c] += d_x[r * C + c];
     }
@@ -244,10 +252,10 @@ __global__ static void embed_backward(params* d, const float* d_x, const int* to
 __global__ static void classify(float* losses, float* logits, const int* tokens) {
     THREAD(r, N);
     float most = -1e30f, sum = 0;
-    for (int w = 0; w < V; w++) most = fmaxf(most, logits[r * V + w]);
-    for (int w = 0; w < V; w++) sum += expf(logits[r * V + w] - most);
+    for (int64_t w = 0; w < V; w++) most = fmaxf(most, logits[r * V + w]);
+    for (int64_t w = 0; w < V; w++) sum += expf(logits[r * V + w] - most);
     losses[r] = logf(sum) + most - logits[r * V + tokens[r + 1]];
-    for (int w = 0; w < V; w++)
+    for (int64_t w = 0; w < V; w++)
         logits[r * V + w] = (expf(logits[r * V + w] - most) / sum - (w == tokens[r + 1])) / N;
 }
 __global__ static void adamw(float* p, const float* d, float* m, float* v, int step) {
@@ -262,7 +270,7 @@ __global__ static void adamw(float* p, const float* d, float* m, float* v, int s
 /* ---- a layer ---- */
 
 static void product_of(float* out, const float* inp, const float* weight, const float* bias,
-                       const float* add, int rows, int n_in, int n_out) {
+                       const float* add, int64_t rows, int64_t n_in, int64_t n_out) {
     launch(rows * n_out, product, out, inp, weight, bias, add, rows, n_in, n_out);
 }
 
@@ -271,7 +279,7 @@ static void product_of(float* out, const float* inp, const float* weight, const 
 static void compute_rows(void* user, memo_session* session, int32_t l, int32_t act, int64_t begin,
                          int64_t end) {
     const layer_params* p = &((trainer*)user)->p.layers[l];
-    const int n = (int)(end - begin);
+    const int64_t n = end - begin;
     layer_acts a;
     memo_session_get_addresses(session, l, begin, (void**)&a);
     switch (act) {
@@ -291,13 +299,13 @@ static void forward(void* user, memo_session* session, int32_t l) {
     layer_acts a;
     memo_session_get_addresses(session, l, 0, (void**)&a);
     if (l == 0) launch(N * C, embed, *t->x, &t->p, t->tokens);
-    cudaMemcpyAsync(a.inp, t->x, sizeof t->x, cudaMemcpyDeviceToDevice, stream);
+    CHECKED(cudaMemcpyAsync, a.inp, t->x, sizeof t->x, cudaMemcpyDeviceToDevice, stream);
     for (int act = NORM1; act < N_ACTS; act++) compute_rows(t, session, l, act, 0, N);
     product_of(*t->x, a.gelu, *p->down, p->down_bias, a.middle, N, 4 * C, C);
 }
 
 static void product_backward(float* d_inp, float* d_weight, float* d_bias, const float* d_out,
-                             const float* inp, const float* weight, int n_in, int n_out) {
+                             const float* inp, const float* weight, int64_t n_in, int64_t n_out) {
     launch(n_out * n_in, product_weights, d_weight, d_bias, d_out, inp, n_in, n_out);
     launch(N * n_in, product_inputs, d_inp, d_out, weight, n_in, n_out);
 }
@@ -320,7 +328,7 @@ static void backward(void* user, memo_session* session, int32_t l) {
 
     /* middle = inp + proj(att(qkv(norm1(inp)))) */
     product_backward(d_att, *d->proj, d->proj_bias, *t->d_x, a.att, *p->proj, C, C);
-    cudaMemsetAsync(d_qkv, 0, sizeof(float) * 3 * N * C, stream);
+    CHECKED(cudaMemsetAsync, d_qkv, 0, sizeof(float) * 3 * N * C, stream);
     launch(B * NH, attention_backward, d_qkv, d_att, a.qkv);
     product_backward(d_norm, *d->qkv, d->qkv_bias, d_qkv, a.norm1, *p->qkv, C, 3 * C);
     launch(N + C, norm_backward, *t->d_x, *d->norm1, d_norm, a.inp, *p->norm1);
@@ -334,7 +342,7 @@ static void between(void* user, memo_session*) {
     product_of(*t->logits, *t->out, *t->p.words, NULL, NULL, N, C, V);
     launch(N, classify, t->losses, *t->logits, t->tokens);
     product_backward(*t->out, *t->d.words, NULL, *t->logits, *t->out, *t->p.words, C, V);
-    cudaMemsetAsync(t->d_x, 0, sizeof t->d_x, stream);
+    CHECKED(cudaMemsetAsync, t->d_x, 0, sizeof t->d_x, stream);
     launch(N + C, norm_backward, *t->d_x, *t->d.norm, *t->out, *t->x, *t->p.norm);
 }
 
@@ -355,7 +363,8 @@ static void init(params* p) {
 static void load_tokens(trainer* t, trainer* post, const memo_text* text, int step) {
     const int64_t begin = (int64_t)(step - 1) * N % (text->n_bytes - N);
     for (int i = 0; i <= N; i++) post->tokens[i] = (unsigned char)text->data[begin + i];
-    cudaMemcpyAsync(t->tokens, post->tokens, sizeof t->tokens, cudaMemcpyHostToDevice, stream);
+    CHECKED(cudaMemcpyAsync, t->tokens, post->tokens, sizeof t->tokens, cudaMemcpyHostToDevice,
+            stream);
 }
 
 /* Returns the losses of all steps, and the parameters in post. */
@@ -375,26 +384,27 @@ static memo_status train(trainer* t, trainer* post, const memo_device* device, m
     desc.buffers = buffers, desc.n_buffers = 2;
     desc.device_bytes = device_bytes;
     init(&post->p);
-    cudaMemsetAsync(t, 0, sizeof *t, stream);
-    cudaMemcpyAsync(&t->p, &post->p, sizeof t->p, cudaMemcpyHostToDevice, stream);
+    CHECKED(cudaMemsetAsync, t, 0, sizeof *t, stream);
+    CHECKED(cudaMemcpyAsync, &t->p, &post->p, sizeof t->p, cudaMemcpyHostToDevice, stream);
     load_tokens(t, post, text, 1);
     memo_status status = memo_session_create(&desc, &session, error);
     if (status) return status;
     for (int step = 1; step <= N_STEPS && !status; step++) {
         load_tokens(t, post, text, step);
-        cudaMemsetAsync(&t->d, 0, sizeof t->d, stream);
+        CHECKED(cudaMemsetAsync, &t->d, 0, sizeof t->d, stream);
         status = memo_session_run(session, NULL, error); /* memo 4: was the loops over layers */
         if (status) break;
         launch(N_PARAMS, adamw, (float*)&t->p, (float*)&t->d, (float*)&t->m, (float*)&t->v, step);
-        cudaMemcpyAsync(post->losses, t->losses, sizeof t->losses, cudaMemcpyDeviceToHost, stream);
-        cudaMemcpyAsync(&post->p, &t->p, sizeof t->p, cudaMemcpyDeviceToHost, stream);
+        CHECKED(cudaMemcpyAsync, post->losses, t->losses, sizeof t->losses, cudaMemcpyDeviceToHost,
+                stream);
+        CHECKED(cudaMemcpyAsync, &post->p, &t->p, sizeof t->p, cudaMemcpyDeviceToHost, stream);
         status = memo_stream_synchronize(device, compute, error);
+        if (!status && failed.status) *error = failed, status = failed.status;
         losses[step - 1] = 0;
         for (int r = 0; r < N; r++) losses[step - 1] += post->losses[r] / N;
         if (step == 1 || step % 10 == 0)
             printf("step %2d  loss %.4f\n", step, (double)losses[step - 1]);
     }
-    if (!status) status = memo_cuda_check(cudaGetLastError(), "the kernels", error);
     if (!status) { /* the plan that the first steps, which are timed, have led to */
         info = memo_session_get_info(session);
         printf("device %.2f MiB, host %.2f MiB, %.2f MiB moved each way\n",
