@@ -1,7 +1,7 @@
 #!/bin/sh
 # gpu.sh - llm.c's trainer for bf16, and its port, on a GPU: same bits, and times of a step.
 #
-#   sh examples/llmc/gpu.sh build MEMO FOLDER    FOLDER: build/llm.c/bf16 of `port.sh FOLDER bf16`, with both sources; needs nvcc
+#   sh examples/llmc/gpu.sh build MEMO FOLDER    FOLDER: build/llm.c/bf16/gpu of `port.sh FOLDER bf16`, with both sources; needs nvcc
 #   sh examples/llmc/gpu.sh run FOLDER           on the machine with the GPU; needs python3
 #
 # GPT-2 124M, 8 sequences of 1024 tokens, 8 steps after random weights; MEMO_BYTES is 0.6 and 0.35 of the 4,033 MiB of its

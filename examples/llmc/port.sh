@@ -56,8 +56,10 @@ if [ "$target" = bf16 ]; then
         nvcc $flags --use_fast_math -DENABLE_BF16 -DMULTI_GPU ported/${program}_gpt2.cu memo.o -lcublas -lcublasLt -lnccl -o ported/${program}_sm_90
         echo "${program}_gpt2.cu compiles and links for sm_90, bf16, several GPUs"
     done
+    # Below, kernels become functions; gpu.sh compiles the sources as they are here.
+    rm -rf gpu && mkdir gpu && cp -r original ported memo.cu gpu
     if nvidia-smi -L >/dev/null 2>&1; then
-        sh "$root/examples/llmc/gpu.sh" build "$root" . && sh "$root/examples/llmc/gpu.sh" run .
+        sh "$root/examples/llmc/gpu.sh" build "$root" gpu && sh "$root/examples/llmc/gpu.sh" run gpu
         exit
     fi
     # A state file ends with a generator whose seed_ is never set: bytes of the stack, which differ between two runs of the
