@@ -8129,7 +8129,8 @@ MEMOI void memoi_moves_enqueue(memob_sink* sink, const memob_sink_law* of, const
  * 1. A visit finds there what it reads.
  * 2. What is overwritten is not newer than its home.
  * 3. A phase that is entered has a law; visits come in the order of its list.  Two are open at
- *    most, the older first; with states, one. */
+ *    most, the older first; with states, one.
+ * 4. What was played was begun. */
 
 /* Where the value of an item is. */
 enum { MEMOB_IS_AWAY = 0, MEMOB_IS_THERE, MEMOB_IS_NEWER /* there than at home */ };
@@ -8196,6 +8197,7 @@ typedef struct memob_step {
     uint8_t* takes;                                     /* (phases and none, n_items): MEMOB_IS_ */
     int32_t phase; /* -1: none, and `lies` says what is there */
     int32_t op; /* the visit that comes next, or is open; begin of the phase: it is not entered */
+    int32_t played; /* `lies` has the operations of the phase before this one; -1: of others */
     int32_t n_open, is_entered;
     int32_t n_begun, n_ended; /* visits of layers in the round */
     memob_step_rows* rows;    /* of the round; NULL: none moves */
@@ -8260,17 +8262,22 @@ MEMOI void memoi_step_play_all(memob_step* step, const memob_step_law* of, int32
     for (int32_t k = from; k < to; k++) memoi_step_play(step, of, &of->law.ops[k]);
 }
 
-/* What lies there where the cursor stands.  An open visit may have left all that it leaves. */
+/* What lies there where the cursor stands.  An open visit may have left all that it leaves.  In a
+ * phase it goes on from where it was found last, because each of many updates may look. */
 MEMOI void memoi_step_find_lies(memob_step* step) {
-    const memob_step_law* of;
+    const int32_t end = step->op + step->n_open;
     if (step->phase < 0) return;
-    of = memoi_step_law_of(step, step->phase);
-    memoi_step_clear(step);
-    for (int32_t i = 0; i < step->desc.n_items; i++) {
-        const int takes = step->takes[(int64_t)step->phase * step->desc.n_items + i];
-        if (takes) memoi_step_put(step, i, step->desc.bytes[i].slot, takes == MEMOB_IS_NEWER);
+    if (step->played < 0) {
+        memoi_step_clear(step);
+        for (int32_t i = 0; i < step->desc.n_items; i++) {
+            const int takes = step->takes[(int64_t)step->phase * step->desc.n_items + i];
+            if (takes) memoi_step_put(step, i, step->desc.bytes[i].slot, takes == MEMOB_IS_NEWER);
+        }
+        step->played = step->begin[step->phase];
     }
-    memoi_step_play_all(step, of, step->begin[step->phase], step->op + step->n_open);
+    MEMO_ASSERT(step->played <= end); /* 4 */
+    memoi_step_play_all(step, memoi_step_law_of(step, step->phase), step->played, end);
+    step->played = end;
 }
 
 /* --- what a phase takes --- */
@@ -8550,6 +8557,7 @@ MEMOI memo_status memob_step_go(memob_step* step, int32_t phase, memob_step_rows
     if (rows && rows->stalls) memset(rows->stalls->host_s, 0, sizeof rows->stalls->host_s);
     step->phase = phase;
     step->op = step->begin[phase];
+    step->played = -1;
     step->n_begun = step->n_ended = 0;
     step->is_entered = 1;
     return MEMO_STATUS_OK;
@@ -8652,6 +8660,7 @@ MEMOI memo_status memob_step_end(memob_step* step, memo_error* error) {
     while (step->law_of[next] || step->begin[next] == step->end[next]);
     step->phase = next;
     step->op = step->begin[next];
+    step->played = -1;
     return MEMO_STATUS_OK;
 }
 

@@ -120,6 +120,7 @@ MEMOI memo_status memob_step_go(memob_step* step, int32_t phase, memob_step_rows
     if (rows && rows->stalls) memset(rows->stalls->host_s, 0, sizeof rows->stalls->host_s);
     step->phase = phase;
     step->op = step->begin[phase];
+    step->played = -1;
     step->n_begun = step->n_ended = 0;
     step->is_entered = 1;
     return MEMO_STATUS_OK;
@@ -222,6 +223,7 @@ MEMOI memo_status memob_step_end(memob_step* step, memo_error* error) {
     while (step->law_of[next] || step->begin[next] == step->end[next]);
     step->phase = next;
     step->op = step->begin[next];
+    step->played = -1;
     return MEMO_STATUS_OK;
 }
 
