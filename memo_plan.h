@@ -359,7 +359,9 @@ MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
  * layers may be open at a time, for fused kernels (memo.h, chapter 7).
  *
  * Errors.  A session keeps the first error of a micro-batch, and later calls do nothing, so a step
- * need not check calls.  memo_session_end and memo_session_run return the error.
+ * need not check calls.  memo_session_end and memo_session_run return the error.  An error between
+ * micro-batches is returned by the next call that has a status; that call does nothing else, but
+ * with `agree` the step ends.
  *
  * One thread at a time.  Between begin and end no call allocates or locks, and none waits unless
  * the calling thread computes or the session is checked. */
@@ -959,7 +961,8 @@ MEMO_TRY memo_status memo_session_skip_update(memo_session* session, memo_error*
 /* Calls fill for each layer, as update is called, to set states on the device: first values.  If
  * the update is on the host, memo_session_get_state gives addresses in pinned host memory there.
  * States that the update does not use keep their bytes.  Drops the gradients.  Between
- * micro-batches.  Errors: as memo_session_update. */
+ * micro-batches; if update_may has MEMO_MAY_FUSE, not between the last micro-batch of a step and
+ * memo_session_update, where a plan may have updated.  Errors: as memo_session_update. */
 MEMO_TRY memo_status memo_session_fill_states(memo_session* session,
                                               void (*fill)(void* user, memo_session* session,
                                                            int32_t layer),
@@ -968,8 +971,8 @@ MEMO_TRY memo_status memo_session_fill_states(memo_session* session,
  * memory, or sets them, unless it is a gradient; to write, bytes NULL is zero, as all are at first.
  * They are read and written where they lie, without room on the device.  Waits for the compute
  * stream and for all copies of states, even for 0 bytes.  Nothing happens if the layer lacks the
- * state.  Between micro-batches.  Errors: INVALID_STATE; INVALID_ARGUMENT (a layer, state or bytes
- * out of range); the device's. */
+ * state.  When: as memo_session_fill_states.  Errors: INVALID_STATE; INVALID_ARGUMENT (a layer, state
+ * or bytes out of range); the device's. */
 MEMO_TRY memo_status memo_session_read_state(memo_session* session, int32_t layer, int32_t state,
                                              int64_t offset_bytes, void* bytes, int64_t n_bytes,
                                              memo_error* error);
@@ -8916,6 +8919,13 @@ MEMOI int32_t memoi_session_states_turn(const memo_session* s) {
     return s->steps->order ? s->states->turns[s->next_turn] : 0;
 }
 
+/* All states but gradients must be set again.  lost: why, and that. */
+MEMOI void memoi_session_lose_states(memo_session* s, const memo_error* lost) {
+    const int64_t n_states = (int64_t)s->states_desc.n_layers * s->desc.n_states;
+    snprintf(s->lost, sizeof s->lost, "%.95s", lost->message);
+    memset(s->whole, 0, 2 * (size_t)n_states * sizeof *s->whole);
+}
+
 /* Gradients are lost.  If states are, too, the error has the causes, each once, and ends with what
  * to do.  Returns whether they are. */
 MEMOI int memoi_session_abandon_states(memo_session* s) {
@@ -8925,10 +8935,7 @@ MEMOI int memoi_session_abandon_states(memo_session* s) {
         status ? memo_device_status(s->device, &s->call_error) : MEMO_STATUS_OK;
     const int64_t n_states = (int64_t)s->states_desc.n_layers * s->desc.n_states;
     if (s->is_reported) memoi_session_forget(s);
-    if (status && !of_device) {
-        snprintf(s->lost, sizeof s->lost, "%.95s", lost.message);
-        memset(s->whole, 0, 2 * (size_t)n_states * sizeof *s->whole);
-    }
+    if (status && !of_device) memoi_session_lose_states(s, &lost);
     if (status && !strstr(s->error.message, lost.message)) { /* it may be abandoned again */
         if (!memoi_session_is_ok(s, of_device)) memob_error_add(&s->error, s->call_error.message);
         if (s->error.status) memob_error_add(&s->error, lost.message);
@@ -8958,6 +8965,10 @@ MEMOI int memoi_session_has_part(const memo_session* s) { return s->states->roun
     "a micro-batch of the step has failed, so its gradients are lost; call "                       \
     "memo_session_skip_update, then run the whole step again"
 
+#define MEMOI_MAY_BE_UPDATED                                                                       \
+    "update_may has MEMO_MAY_FUSE, so a plan may have updated in the last backward; call "         \
+    "memo_session_update"
+
 /* 1: the last micro-batch of a step is, and its update comes next. */
 MEMOI int memoi_session_is_over(const memo_session* s) { return s->is_fused || s->states->is_due; }
 
@@ -8974,11 +8985,7 @@ MEMOI const char* memoi_session_owes(const memo_session* s) {
 /* A micro-batch begins, or the first turn of an order, for all. */
 MEMOI void memoi_session_begin_list(memo_session* s) {
     const int is_forward_only = s->batch.is_forward_only;
-    const char* why = memoi_session_owes(s);
-    s->is_part = !why && memoi_session_has_part(s);
-    if (why)
-        MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_STATE, "memo_session_begin: %s", why);
-    else if (is_forward_only && s->states->is_pending) {
+    if (is_forward_only && s->states->is_pending) {
         memoi_session_pass_updates(s);
         if (s->error.status) memoi_session_abandon_states(s);
     }
@@ -9032,8 +9039,8 @@ MEMOI const char* memoi_session_refuses(const memo_session* s, memoi_states_call
         {!s->states && (sets_values || (is_update && !s->desc.agree)), "the session has no states"},
         {*s->lost && call != MEMOI_CALL_FILL_STATES, s->lost},
         {is_over && call == MEMOI_CALL_SKIP_UPDATE && may_fuse,
-         "update_may has MEMO_MAY_FUSE, so a plan may have updated in the last backward; call "
-         "memo_session_update, and leave out MEMO_MAY_FUSE to skip updates"},
+         MEMOI_MAY_BE_UPDATED ", and leave out MEMO_MAY_FUSE to skip updates"},
+        {is_over && call == MEMOI_CALL_FILL_STATES && may_fuse, MEMOI_MAY_BE_UPDATED " first"},
         {is_early && s->is_again, MEMOI_GRADIENTS_LOST},
         {is_early && memoi_session_has_part(s),
          "more_follow was 1 in the latest micro-batch; run the last one with 0, or call "
@@ -9042,15 +9049,19 @@ MEMOI const char* memoi_session_refuses(const memo_session* s, memoi_states_call
     return MEMOB_FIRST_FAULT(rules);
 }
 
-MEMOI memo_status memoi_session_check_call(const memo_session* s, memoi_states_call call,
+MEMOI memo_status memoi_session_check_call(memo_session* s, memoi_states_call call,
                                            memo_error* error) {
     static const char* const names[] = {"update", "skip_update", "flush", "fill_states",
                                         "set_update_values"};
     MEMOB_TABLE_OF(MEMOI_N_CALLS, names);
     const char* const why = memoi_session_refuses(s, call);
-    return why ? memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s",
-                                names[call], why)
-               : MEMO_STATUS_OK;
+    if (why)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s: %s", names[call],
+                              why);
+    /* An error of a call between micro-batches is returned, and nothing changes, whatever the plan;
+     * but ranks meet in this call. */
+    memoi_session_forget(s);
+    return s->error.status && !s->desc.agree ? memoi_session_report(s, error) : MEMO_STATUS_OK;
 }
 
 MEMOI memo_status memoi_session_update_all(memo_session* s, memo_error* error) {
@@ -9111,7 +9122,6 @@ memo_status memo_session_update(memo_session* s, memo_error* error) {
     MEMOB_REFUSE_NULL(error, "session", s);
     status = memoi_session_check_call(s, MEMOI_CALL_UPDATE, error);
     if (status) return status;
-    memoi_session_forget(s);
     if (!s->states) return memoi_session_take_end(s, 0, error);
     if (!s->is_fused && s->states->update_at != MEMO_UPDATE_DEFERRED)
         status = memoi_session_update_all(s, error);
@@ -9154,7 +9164,6 @@ memo_status memo_session_skip_update(memo_session* s, memo_error* error) {
     MEMOB_REFUSE_NULL(error, "session", s);
     status = memoi_session_check_call(s, MEMOI_CALL_SKIP_UPDATE, error);
     if (status || !memoi_session_is_told(s)) return status;
-    memoi_session_forget(s);
     if (s->states && !s->states->is_pending) memoi_session_abandon_states(s);
     s->is_again = s->has_update_values = 0;
     return memoi_session_take_end(s, 1, error);
@@ -9164,6 +9173,8 @@ memo_status memo_session_fill_states(memo_session* s,
                                      void (*fill)(void* user, memo_session* session, int32_t layer),
                                      memo_error* error) {
     void (*update)(void*, memo_session*, int32_t);
+    memo_error lost;
+    int32_t n_filled = 0;
     memo_status status;
     MEMOB_REFUSE_NULL(error, "session", s);
     MEMOB_REFUSE_NULL(error, "fill", fill);
@@ -9189,10 +9200,18 @@ memo_status memo_session_fill_states(memo_session* s,
     memoi_session_forget(s);
     (void)memoi_session_is_ok(s, memob_states_synchronize(s->states, &s->call_error));
     if (!s->error.status) memob_states_reset(s->states);
-    for (int32_t layer = MEMO_LAYER_FIRST; layer <= s->desc.n_layers && !s->error.status; layer++)
-        fill(s->desc.user, s, layer);
+    for (; n_filled < s->states_desc.n_layers && !s->error.status; n_filled++)
+        fill(s->desc.user, s, n_filled - 1);
     s->is_filling = 0;
     (void)memoi_session_is_ok(s, memob_states_synchronize(s->states, &s->call_error));
+    if (s->error.status && n_filled) {
+        (void)memo_error_set(
+            &lost, MEMO_STATUS_INVALID_STATE,
+            "fill has set up to %d of %d layers; set the states of all layers again", (int)n_filled,
+            (int)s->states_desc.n_layers);
+        memoi_session_lose_states(s, &lost);
+        memob_error_add(&s->error, lost.message);
+    }
     return memoi_session_report(s, error);
 }
 
@@ -9227,6 +9246,9 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
                                     "none is in flight"
                                   : "the session has no states");
 
+    if (memoi_session_is_over(s) && s->desc.update_may & MEMO_MAY_FUSE)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s_state: %s first",
+                              reads ? "read" : "write", MEMOI_MAY_BE_UPDATED);
     if (memob_check_integer("memo_session", "layer", layer, -1, s->desc.n_layers, error) ||
         memob_check_integer("memo_session", "state", state, 0, s->desc.n_states - 1, error))
         return MEMO_STATUS_INVALID_ARGUMENT;
@@ -10124,6 +10146,7 @@ MEMOI void memoi_session_move(memo_session* s) {
 MEMOI memo_status memoi_session_check_batch(memo_session* s, const memo_batch* before) {
     memo_batch* batch = &s->batch;
     memo_error* error = &s->call_error;
+    const char* why;
     memo_status status =
         memob_check_integer("memo_batch", "shape", batch->shape, 0, s->desc.n_shapes - 1, error);
     if (!status) {
@@ -10137,7 +10160,9 @@ MEMOI memo_status memoi_session_check_batch(memo_session* s, const memo_batch* b
         status = memob_check_integer("memo_batch", "values_bytes", batch->values_bytes, 0,
                                      MEMO_BATCH_VALUES_MAX, error);
     if (!status && s->desc.n_order) status = memoi_session_check_turn(s, before, error);
-    return status;
+    why = !status && s->states && !s->next_turn ? memoi_session_owes(s) : NULL;
+    return why ? memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_begin: %s", why)
+               : status;
 }
 
 /* What the turn before has left in the arena ends. */
@@ -10179,18 +10204,22 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         s->is_reported = 1; /* nobody asks any more */
     }
     memoi_session_forget(s);
-    if (s->next_turn && s->error.status) memoi_session_give_up(s, 1);
+    if (s->error.status) { /* of a call between micro-batches: this one does not begin */
+        if (s->next_turn) memoi_session_give_up(s, 1);
+        return 0;
+    }
     memset(&s->batch, 0, sizeof s->batch);
     if (batch) s->batch = *batch;
     if (!s->desc.n_order) memset(&s->batch.turn, 0, sizeof s->batch.turn);
 
     status = memoi_session_check_batch(s, &before);
-    if (status) { /* a turn that is refused changes nothing */
+    if (status) { /* what is refused changes nothing */
         (void)memoi_session_is_ok(s, status);
-        if (s->next_turn) s->batch = before;
+        s->batch = before;
         return 0;
     }
     if (!memoi_session_time_begin(s)) return 0;
+    if (s->states && !s->next_turn) s->is_part = memoi_session_has_part(s);
     memoi_session_move(s);
     memoi_session_use_shape(s, s->batch.shape);
     memoi_session_time_batch_begin(s);

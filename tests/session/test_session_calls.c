@@ -189,7 +189,7 @@ TEST(what_is_legal_does_not_depend_on_the_plan) {
                     if (may) desc.update_may &= ~MEMO_MAY_NOT_PASS;
                     own_session* s = session_of(&desc);
                     if (moments[k] == MEMO_MAY_FUSE &&
-                        (which == VALUES || (which == SKIP && to == OVER)))
+                        (which == VALUES || (to == OVER && (which == SKIP || which >= READ))))
                         words = "update_may has MEMO_MAY_FUSE";
                     bring(s, (where)to);
                     status = call(s, which);
@@ -199,6 +199,31 @@ TEST(what_is_legal_does_not_depend_on_the_plan) {
                                "%s, %s, call %d: %s", names[k], where_names[to], which,
                                status ? error.message : "OK");
                 }
+}
+
+/* By every plan: the call that returns it does nothing else, and no gradients are lost. */
+TEST(an_error_between_micro_batches_is_the_next_calls) {
+    for (int k = 0; k < MOMENTS; k++)
+        for (int which = 0; which < N_CALLS; which++) {
+            static float words[2][LAYERS][N_STATES][WEIGHTS];
+            const memo_session_desc desc = desc_of(moments[k]);
+            const where to = which == UPDATE ? OVER : PART;
+            if (which == VALUES || which == RUN_MORE) continue;
+            IN_CASE("%s, call %d", names[k], which);
+            for (int errs = 0; errs < 2; errs++) {
+                own_session* s = session_of(&desc);
+                bring(s, to);
+                if (errs) {
+                    CHECK(!memo_session_get_address(s, -1, 0));
+                    CHECK_ERROR(call(s, which), INVALID_ARGUMENT, "out of range (-1)");
+                }
+                CHECK_OK(call(s, which));
+                if (which != UPDATE && which != RUN_LAST) CHECK_OK(run(s, 0, 0));
+                if (which != UPDATE) CHECK_OK(memo_session_update(s, &error));
+                CHECK_OK(transfer(s, 0, words[errs]));
+            }
+            CHECK(!memcmp(words[0], words[1], sizeof words[0]));
+        }
 }
 
 /* Values come with micro-batches, and some steps give others to their updates: in a pass, or in the

@@ -2132,6 +2132,89 @@ TEST(first_values_are_filled_layer_by_layer) {
     }
 }
 
+static void fill_until(void* user, memo_session* s, int32_t layer) {
+    if (layer == 1) memo_session_fail(s, MEMO_STATUS_DEVICE, "the trainer's own");
+    fill_words(user, s, layer);
+}
+
+/* On the device and on the host: layers of two steps are refused until all are set again. */
+TEST(a_fill_that_fails_is_told) {
+    static state_words words;
+    for (int on_host = 0; on_host < 2; on_host++) {
+        trainer t;
+        do t_init_random(&t, ROWS);
+        while (t.desc.n_layers < 3);
+        t.desc.update_on = on_host ? MEMO_UPDATE_HOST : MEMO_UPDATE_DEVICE;
+        own_step_plan* plan = step_plan_of(&t.desc, NULL);
+        own_session* s = session_of_plan(&t.desc, plan);
+        CHECK_ERROR(memo_session_fill_states(s, fill_until, &error), DEVICE, "the trainer's own");
+        CHECK_TEXT(error.message, "set the states of all layers again");
+        CHECK_ERROR(memo_session_read_state(s, 0, 0, 0, words, 8, &error), INVALID_STATE,
+                    "set the states of all layers again");
+        CHECK_ERROR(memo_session_run(s, NULL, &error), INVALID_STATE, "set the states of all");
+        if (on_host) /* either way */
+            CHECK_OK(memo_session_fill_states(s, fill_words, &error));
+        else
+            CHECK_OK(transfer_states(s, &t, 1, words));
+        CHECK_OK(transfer_states(s, &t, 0, words));
+        CHECK_OK(step_of_session(&t, s));
+    }
+}
+
+/* Whatever the plan does, until memo_session_update has been called. */
+TEST(states_that_may_be_updated_are_refused) {
+    uint64_t words[1];
+    trainer t;
+    t_init_random(&t, ROWS);
+    for (int may_fuse = 0; may_fuse < 2; may_fuse++) {
+        t.desc.update_may = may_fuse ? MEMO_MAY_FUSE : 0;
+        own_step_plan* plan = step_plan_of(&t.desc, NULL);
+        own_session* s = session_of_plan(&t.desc, plan);
+        CHECK_OK(memo_session_run(s, NULL, &error));
+        for (int k = 0; k < 3; k++) {
+            const memo_status status =
+                k == 0   ? memo_session_read_state(s, 0, 0, 0, words, 8, &error)
+                : k == 1 ? memo_session_write_state(s, 0, 0, 0, words, 8, &error)
+                         : memo_session_fill_states(s, fill_words, &error);
+            CHECK_IS(status, ==, may_fuse ? MEMO_STATUS_INVALID_STATE : MEMO_STATUS_OK);
+            if (may_fuse) CHECK_TEXT(error.message, "call memo_session_update first");
+        }
+        if (may_fuse) CHECK_OK(memo_session_update(s, &error));
+        CHECK_OK(memo_session_fill_states(s, fill_words, &error));
+    }
+}
+
+static uint64_t seen_rate;
+static int32_t seen_rows;
+static void see_values(MEMO_UNUSED void* user, memo_session* s, MEMO_UNUSED int32_t layer) {
+    const memo_batch batch = memo_session_get_batch(s);
+    memcpy(&seen_rate, batch.values, sizeof seen_rate);
+    seen_rows = (int32_t)batch.n_rows;
+}
+
+/* Not what `update` finds, either. */
+TEST(a_refused_micro_batch_changes_nothing) {
+    const uint64_t rates[2] = {3, 5};
+    for (int may_defer = 0; may_defer < 2; may_defer++) {
+        trainer t;
+        memo_batch batch = {.n_rows = 2, .values = &rates[0], .values_bytes = 8};
+        do t_init_random(&t, ROWS);
+        while (t.desc.update_on == MEMO_UPDATE_HOST);
+        t.desc.update_may = may_defer ? MEMO_MAY_DEFER | MEMO_MAY_NOT_PASS : 0;
+        t.desc.update = see_values;
+        own_step_plan* plan = step_plan_of(&t.desc, NULL);
+        own_session* s = session_of_plan(&t.desc, plan);
+        CHECK_OK(memo_session_run(s, &batch, &error));
+        batch.n_rows = 1;
+        batch.values = &rates[1];
+        CHECK_ERROR(memo_session_run(s, &batch, &error), INVALID_STATE, "memo_session_update");
+        CHECK_OK(memo_session_update(s, &error));
+        CHECK_OK(memo_session_flush(s, &error));
+        CHECK_IS(seen_rate, ==, rates[0]);
+        CHECK_IS(seen_rows, ==, 2);
+    }
+}
+
 /* Each request for host memory of a session with streamed states is refused in turn. */
 TEST(without_host_memory_sessions_with_states_are_an_error) {
     static state_words words;
@@ -2221,7 +2304,7 @@ TEST(states_of_odd_bytes_are_filled_used_and_verified) {
         for (int step = 0; step < 4; step++) {
             if (step != 2) CHECK_OK(memo_session_fill_states(s, bytes_fill, &error));
             CHECK_OK(memo_session_run(s, NULL, &error));
-            if (step) CHECK_OK(memo_session_update(s, &error));
+            if (step || desc.update_may & MEMO_MAY_FUSE) CHECK_OK(memo_session_update(s, &error));
         }
         CHECK_CASE(n_wrong_bytes == 0, "%d bytes of LAST, case %d", n_wrong_bytes, k);
     }

@@ -72,7 +72,9 @@
  * layers may be open at a time, for fused kernels (memo.h, chapter 7).
  *
  * Errors.  A session keeps the first error of a micro-batch, and later calls do nothing, so a step
- * need not check calls.  memo_session_end and memo_session_run return the error.
+ * need not check calls.  memo_session_end and memo_session_run return the error.  An error between
+ * micro-batches is returned by the next call that has a status; that call does nothing else, but
+ * with `agree` the step ends.
  *
  * One thread at a time.  Between begin and end no call allocates or locks, and none waits unless
  * the calling thread computes or the session is checked. */
@@ -672,7 +674,8 @@ MEMO_TRY memo_status memo_session_skip_update(memo_session* session, memo_error*
 /* Calls fill for each layer, as update is called, to set states on the device: first values.  If
  * the update is on the host, memo_session_get_state gives addresses in pinned host memory there.
  * States that the update does not use keep their bytes.  Drops the gradients.  Between
- * micro-batches.  Errors: as memo_session_update. */
+ * micro-batches; if update_may has MEMO_MAY_FUSE, not between the last micro-batch of a step and
+ * memo_session_update, where a plan may have updated.  Errors: as memo_session_update. */
 MEMO_TRY memo_status memo_session_fill_states(memo_session* session,
                                               void (*fill)(void* user, memo_session* session,
                                                            int32_t layer),
@@ -681,8 +684,8 @@ MEMO_TRY memo_status memo_session_fill_states(memo_session* session,
  * memory, or sets them, unless it is a gradient; to write, bytes NULL is zero, as all are at first.
  * They are read and written where they lie, without room on the device.  Waits for the compute
  * stream and for all copies of states, even for 0 bytes.  Nothing happens if the layer lacks the
- * state.  Between micro-batches.  Errors: INVALID_STATE; INVALID_ARGUMENT (a layer, state or bytes
- * out of range); the device's. */
+ * state.  When: as memo_session_fill_states.  Errors: INVALID_STATE; INVALID_ARGUMENT (a layer, state
+ * or bytes out of range); the device's. */
 MEMO_TRY memo_status memo_session_read_state(memo_session* session, int32_t layer, int32_t state,
                                              int64_t offset_bytes, void* bytes, int64_t n_bytes,
                                              memo_error* error);

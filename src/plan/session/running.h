@@ -306,6 +306,7 @@ MEMOI void memoi_session_move(memo_session* s) {
 MEMOI memo_status memoi_session_check_batch(memo_session* s, const memo_batch* before) {
     memo_batch* batch = &s->batch;
     memo_error* error = &s->call_error;
+    const char* why;
     memo_status status =
         memob_check_integer("memo_batch", "shape", batch->shape, 0, s->desc.n_shapes - 1, error);
     if (!status) {
@@ -319,7 +320,9 @@ MEMOI memo_status memoi_session_check_batch(memo_session* s, const memo_batch* b
         status = memob_check_integer("memo_batch", "values_bytes", batch->values_bytes, 0,
                                      MEMO_BATCH_VALUES_MAX, error);
     if (!status && s->desc.n_order) status = memoi_session_check_turn(s, before, error);
-    return status;
+    why = !status && s->states && !s->next_turn ? memoi_session_owes(s) : NULL;
+    return why ? memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_begin: %s", why)
+               : status;
 }
 
 /* What the turn before has left in the arena ends. */
@@ -361,18 +364,22 @@ int memo_session_begin(memo_session* s, const memo_batch* batch) {
         s->is_reported = 1; /* nobody asks any more */
     }
     memoi_session_forget(s);
-    if (s->next_turn && s->error.status) memoi_session_give_up(s, 1);
+    if (s->error.status) { /* of a call between micro-batches: this one does not begin */
+        if (s->next_turn) memoi_session_give_up(s, 1);
+        return 0;
+    }
     memset(&s->batch, 0, sizeof s->batch);
     if (batch) s->batch = *batch;
     if (!s->desc.n_order) memset(&s->batch.turn, 0, sizeof s->batch.turn);
 
     status = memoi_session_check_batch(s, &before);
-    if (status) { /* a turn that is refused changes nothing */
+    if (status) { /* what is refused changes nothing */
         (void)memoi_session_is_ok(s, status);
-        if (s->next_turn) s->batch = before;
+        s->batch = before;
         return 0;
     }
     if (!memoi_session_time_begin(s)) return 0;
+    if (s->states && !s->next_turn) s->is_part = memoi_session_has_part(s);
     memoi_session_move(s);
     memoi_session_use_shape(s, s->batch.shape);
     memoi_session_time_batch_begin(s);
