@@ -54,6 +54,9 @@ def read_lives(path):
         lives = {life[1]: (int(life[2]), int(life[3])) for life in found if life}
     if not lives:
         raise Refused(f"{path}: no BufferLiveRange")
+    for name, (begin, end) in lives.items():
+        if end < begin:
+            raise Refused(f"{path}: {name} ends at {end}, before it begins at {begin}; dump it again")
     return lives
 
 

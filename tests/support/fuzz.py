@@ -1,0 +1,102 @@
+"""fuzz.py - a loop that changes valid texts a little: one to three words or lines.  Texts that reach new lines of the program are
+kept, and changed further.  As libFuzzer does for programs in C: FOLDER gets what is new, the other folders have the first texts.
+
+  run(target, module, arguments)   arguments: SECONDS SEED FOLDER OTHER...
+
+target(text) raises an exception if something is wrong; then FOLDER-found has the text.  Returns how many were tried."""
+import hashlib
+import os
+import random
+import re
+import sys
+import time
+
+NUMBERS = ("0", "1", "-1", "2", "64", "2147483648", "9223372036854775807", "1" * 30, "x", "")
+
+
+def changed_word(rng, text):
+    words = [match.span() for match in re.finditer(r"-?\d+|[^\s\d]+", text)]
+    if not words:
+        return text + rng.choice(NUMBERS)
+    begin, end = rng.choice(words)
+    word, way = text[begin:end], rng.randrange(4)
+    if way < 2 and re.fullmatch(r"-?\d+", word):
+        word = str(int(word) + rng.choice((-2, -1, 1, 2)))
+    elif way < 3:
+        other = rng.choice(words)
+        word = text[other[0]:other[1]]
+    else:
+        word = rng.choice(NUMBERS)
+    return text[:begin] + word + text[end:]
+
+
+def changed_lines(rng, text):
+    lines = text.split("\n")
+    at, other = rng.randrange(len(lines)), rng.randrange(len(lines))
+    way = rng.randrange(3)
+    if way == 0:
+        del lines[at]
+    elif way == 1:
+        lines.insert(other, lines[at])
+    else:
+        lines[at], lines[other] = lines[other], lines[at]
+    return "\n".join(lines)
+
+
+def changed(rng, text):
+    for _ in range(rng.randint(1, 3)):
+        text = changed_word(rng, text) if rng.randrange(3) else changed_lines(rng, text)
+    return text[:4096]
+
+
+def steps_of(target, text, module):
+    """The pairs of lines of the module that follow each other."""
+    steps, path = set(), module.__file__
+
+    def enter(frame, event, _):
+        if frame.f_code.co_filename != path:
+            return None
+        last = [0]
+
+        def line(frame, event, _):
+            steps.add((frame.f_code.co_firstlineno, last[0], frame.f_lineno))
+            last[0] = frame.f_lineno
+            return line
+        return line
+
+    sys.settrace(enter)
+    try:
+        target(text)
+    finally:
+        sys.settrace(None)
+    return steps
+
+
+def run(target, module, arguments):
+    seconds, seed, folder = float(arguments[0]), int(arguments[1]), arguments[2]
+    rng, end = random.Random(seed or None), time.monotonic() + seconds
+    os.makedirs(folder, exist_ok=True)
+    first = []
+    for place in arguments[2:]:
+        for name in sorted(os.listdir(place)):
+            with open(os.path.join(place, name), encoding="utf-8", newline="") as file:
+                first.append(file.read())
+    texts, seen, n = [], set(), 0
+    while first or time.monotonic() < end:
+        text = first.pop() if first else changed(rng, rng.choice(texts))
+        n += 1
+        try:
+            steps = steps_of(target, text, module)
+        except BaseException:
+            with open(folder + "-found", "w", encoding="utf-8", newline="") as file:
+                file.write(text)
+            print("found, after %d: %s-found" % (n, folder), flush=True)
+            raise
+        if steps <= seen and texts:
+            continue
+        seen |= steps
+        texts.append(text)
+        with open(os.path.join(folder, hashlib.sha1(text.encode()).hexdigest()), "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+    print("stat::number_of_executed_units: %d" % n)
+    return n
