@@ -366,7 +366,7 @@ build/fuzz/%: %.c Makefile
 		-fno-sanitize-recover=all -DMEMO_STATIC= $(ASSERTS) $< -o $@ $(FUZZ_LIBS) -lm
 
 # All of them run, also if one does not build or finds something.  They run beside each other, as many as -j allows.
-fuzz: ## fuzz descs, options, the readers of traces, plans, schedules and models, and the planner, FUZZ_SECONDS each (60)
+fuzz: ## fuzz descs, calls of sessions, options, the readers of traces, plans, schedules and models, and the planner, FUZZ_SECONDS each (60)
 	@$(call need,clang,clang)
 	@mkdir -p build/fuzz && echo 'int LLVMFuzzerTestOneInput(const char* d, long n) { return n < 0 && *d; }' >build/fuzz/probe.c
 	@clang -fsanitize=fuzzer,address build/fuzz/probe.c -o build/fuzz/probe 2>/dev/null || \

@@ -299,7 +299,7 @@ static int t_has(const trainer* t, int32_t layer, int32_t state) {
 static t_job t_job_of_states(trainer* t, int32_t what, int32_t layer, const memo_session* s,
                              t_plain* plain, void* const* on_host) {
     static const uint32_t used[] = {MEMO_STATE_FORWARD,
-                                    0,
+                                    MEMO_STATE_FORWARD,
                                     MEMO_STATE_BACKWARD | MEMO_STATE_GRADIENT,
                                     MEMO_STATE_FORWARD,
                                     MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT,

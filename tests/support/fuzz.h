@@ -123,6 +123,22 @@ size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned
 }
 #endif
 
+/* With FUZZ_BYTES each byte is a decision: most new inputs differ from one before in one to three. */
+#if defined(FUZZ_BYTES) && !defined(FUZZ_REPLAY)
+size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t most);
+size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed);
+size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed) {
+    uint64_t state = seed;
+    int n = 1 + (int)(seed / 4 % 3);
+    if (!size || seed % 4 == 0) return LLVMFuzzerMutate(data, size, most);
+    for (; n; n--) {
+        state = (state + 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
+        data[(state >> 40) % size] = (uint8_t)(state >> 32);
+    }
+    return size;
+}
+#endif
+
 /* As it is, and sealed. */
 static inline void fuzz_text(const char* first_line, long extra_lines,
                              void (*function)(const char* text, int64_t n_bytes),

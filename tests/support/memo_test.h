@@ -29,6 +29,8 @@ static struct {
     memo_test_entry *first, *last;
     const char* filter;
     uint64_t seed, state;
+    const uint8_t* bytes; /* of a fuzzer: decide before the seed does */
+    size_t n_bytes;
     int n_tests, n_failed, failures; /* failures: of the test that runs */
     const char* skip_reason;
     char case_name[600]; /* of the checks; empty: unnamed */
@@ -42,7 +44,11 @@ static inline uint64_t memo_test_next(uint64_t* state) { /* splitmix64 */
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
 }
-static inline uint64_t memo_test_random(void) { return memo_test_next(&memo_test.state); }
+static inline uint64_t memo_test_random(void) {
+    if (!memo_test.n_bytes) return memo_test_next(&memo_test.state);
+    memo_test.n_bytes--;
+    return *memo_test.bytes++ * UINT64_C(0x0101010101010101);
+}
 /* Uniform in [low, high]. */
 static inline int64_t memo_test_int(int64_t low, int64_t high) {
     return low + (int64_t)(memo_test_random() % ((uint64_t)high - (uint64_t)low + 1));
