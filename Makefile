@@ -36,7 +36,7 @@ EXAMPLES := $(patsubst %.c,build/examples/%,$(notdir $(wildcard examples/*.c exa
 BENCHES  := $(patsubst bench/%.c,build/bench/%,$(filter-out bench/link_bits.c,$(wildcard bench/*.c)))
 # Tests lie in folders, by the header or program that they test; their programs and logs do not.
 MPI_TESTS := $(patsubst %.c,build/mpi/tests/%,$(notdir $(wildcard tests/*/test_*_mpi.c)))
-FUZZERS  := $(patsubst %.c,build/fuzz/%,$(notdir $(wildcard tests/*/fuzz_*.c)))
+FUZZERS  := $(patsubst %,build/fuzz/%,$(notdir $(basename $(wildcard tests/*/fuzz_*.c tests/tools/fuzz_*.py))))
 # Programs over MPI are built by test-mpi.
 TESTS    := $(sort $(filter-out test_%_mpi,$(notdir $(basename $(wildcard tests/*/test_*.c tests/*/test_*.sh)))))
 TEST_PROGRAMS := $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(wildcard $(TESTS:%=tests/*/%.c))))
@@ -365,8 +365,13 @@ build/fuzz/%: %.c Makefile
 	$(Q)clang -std=c99 -g1 $(or $(OPTIMIZE_FUZZ),-O1) -I. -Iexamples -Itests/support -pthread -MMD -MP -MF $@.d -MT $@ -fsanitize=fuzzer,address,undefined \
 		-fno-sanitize-recover=all -DMEMO_STATIC= $(ASSERTS) $< -o $@ $(FUZZ_LIBS) -lm
 
+# A fuzzer of a tool in Python: tests/support/fuzz.py takes the same arguments.
+build/fuzz/%: tests/tools/%.py tests/support/fuzz.py
+	@mkdir -p $(@D)
+	@cp $< $@ && chmod +x $@
+
 # All of them run, also if one does not build or finds something.  They run beside each other, as many as -j allows.
-fuzz: ## fuzz descs, calls of sessions, options, the readers of traces, plans, schedules and models, and the planner, FUZZ_SECONDS each (60)
+fuzz: ## fuzz descs, calls of sessions, options, the readers of traces, plans, schedules, models, proofs and XLA, and the planner, FUZZ_SECONDS each (60)
 	@$(call need,clang,clang)
 	@mkdir -p build/fuzz && echo 'int LLVMFuzzerTestOneInput(const char* d, long n) { return n < 0 && *d; }' >build/fuzz/probe.c
 	@clang -fsanitize=fuzzer,address build/fuzz/probe.c -o build/fuzz/probe 2>/dev/null || \
@@ -380,7 +385,7 @@ fuzz: ## fuzz descs, calls of sessions, options, the readers of traces, plans, s
 build/fuzz/%.passed: build/fuzz/%
 	@kind=$*; kind=$${kind#fuzz_}; \
 	mkdir -p build/fuzz/corpus/$$kind; \
-	if $< -max_total_time=$(FUZZ_SECONDS) -seed=$(FUZZ_SEED) -max_len=4096 -verbosity=0 -print_final_stats=1 \
+	if $< -max_total_time=$(FUZZ_SECONDS) -seed=$(FUZZ_SEED) -max_len=4096 -timeout=300 -verbosity=0 -print_final_stats=1 \
 		-artifact_prefix=build/fuzz/$$kind- build/fuzz/corpus/$$kind tests/corpus/$$kind >build/fuzz/$$kind.log 2>&1; then \
 		sed -n "s/^stat::number_of_executed_units: */  $*, $(FUZZ_SECONDS) s, nothing found; inputs tried: /p" build/fuzz/$$kind.log; \
 		touch $@; \
@@ -389,6 +394,10 @@ build/fuzz/%.passed: build/fuzz/%
 		echo "$*: fix the bug and add the input, build/fuzz/$$kind-*, in tests/corpus/$$kind" >&2; \
 		exit 1; \
 	fi
+
+fuzz-planted: ## plant six bugs for each fuzzer (tests/fuzz_planted.txt), each of which it must find in 5 s, from two seeds; ARGS="session": some
+	@$(call need,clang,clang)
+	@python3 tests/fuzz_planted.py $(ARGS)
 
 portability: ## tests on ARM and on a big-endian machine under qemu, with musl, and the refusal of 32 bits
 	@sh scripts/portability.sh
@@ -457,4 +466,4 @@ help: ## this list
 		printf '  %-14s %s\n' "$$target" "$$text"; done
 
 .PHONY: all examples test-programs bench-programs run bench papers test test-all asan ubsan asan-ubsan tsan strict valgrind \
-	test-cuda bench-cuda test-mpi fuzz planted mutation portability analyze coverage format format-check install uninstall setup clean help always
+	test-cuda bench-cuda test-mpi fuzz fuzz-planted planted mutation portability analyze coverage format format-check install uninstall setup clean help always

@@ -971,8 +971,8 @@ MEMO_TRY memo_status memo_session_fill_states(memo_session* session,
  * memory, or sets them, unless it is a gradient; to write, bytes NULL is zero, as all are at first.
  * They are read and written where they lie, without room on the device.  Waits for the compute
  * stream and for all copies of states, even for 0 bytes.  Nothing happens if the layer lacks the
- * state.  When: as memo_session_fill_states.  Errors: INVALID_STATE; INVALID_ARGUMENT (a layer, state
- * or bytes out of range); the device's. */
+ * state.  When: as memo_session_fill_states.  Errors: INVALID_STATE; INVALID_ARGUMENT (a layer,
+ * state or bytes out of range); the device's. */
 MEMO_TRY memo_status memo_session_read_state(memo_session* session, int32_t layer, int32_t state,
                                              int64_t offset_bytes, void* bytes, int64_t n_bytes,
                                              memo_error* error);

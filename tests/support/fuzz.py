@@ -1,9 +1,9 @@
 """fuzz.py - a loop that changes valid texts a little: one to three words or lines.  Texts that reach new lines of the program are
 kept, and changed further.  As libFuzzer does for programs in C: FOLDER gets what is new, the other folders have the first texts.
 
-  run(target, module, arguments)   arguments: SECONDS SEED FOLDER OTHER...
+  run(target, module, arguments)   arguments: -max_total_time=SECONDS -seed=N -artifact_prefix=PATH FOLDER OTHER...
 
-target(text) raises an exception if something is wrong; then FOLDER-found has the text.  Returns how many were tried."""
+target(text) raises an exception if something is wrong; then PATHfound has the text."""
 import hashlib
 import os
 import random
@@ -73,11 +73,13 @@ def steps_of(target, text, module):
 
 
 def run(target, module, arguments):
-    seconds, seed, folder = float(arguments[0]), int(arguments[1]), arguments[2]
-    rng, end = random.Random(seed or None), time.monotonic() + seconds
-    os.makedirs(folder, exist_ok=True)
+    options = dict(argument[1:].split("=") for argument in arguments if argument[0] == "-")
+    places = [argument for argument in arguments if argument[0] != "-"]
+    seed, found = int(options.get("seed", 0)), options.get("artifact_prefix", "") + "found"
+    rng, end = random.Random(seed or None), time.monotonic() + float(options["max_total_time"])
+    os.makedirs(places[0], exist_ok=True)
     first = []
-    for place in arguments[2:]:
+    for place in places:
         for name in sorted(os.listdir(place)):
             with open(os.path.join(place, name), encoding="utf-8", newline="") as file:
                 first.append(file.read())
@@ -88,15 +90,14 @@ def run(target, module, arguments):
         try:
             steps = steps_of(target, text, module)
         except BaseException:
-            with open(folder + "-found", "w", encoding="utf-8", newline="") as file:
+            with open(found, "w", encoding="utf-8", newline="") as file:
                 file.write(text)
-            print("found, after %d: %s-found" % (n, folder), flush=True)
+            print("found, after %d: %s" % (n, found), flush=True)
             raise
         if steps <= seen and texts:
             continue
         seen |= steps
         texts.append(text)
-        with open(os.path.join(folder, hashlib.sha1(text.encode()).hexdigest()), "w", encoding="utf-8", newline="") as file:
+        with open(os.path.join(places[0], hashlib.sha1(text.encode()).hexdigest()), "w", encoding="utf-8", newline="") as file:
             file.write(text)
     print("stat::number_of_executed_units: %d" % n)
-    return n

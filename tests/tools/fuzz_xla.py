@@ -1,5 +1,6 @@
+#!/usr/bin/env python3
 """fuzz_xla.py - changes a dump of XLA a little: xla_to_csv.py refuses it with one line, or writes buffers that have the lives,
-sizes and offsets of all values.   fuzz_xla.py SECONDS SEED FOLDER OTHER...   (tests/support/fuzz.py; FUZZ_TOOL: another program)
+sizes and offsets of all values.  Arguments: tests/support/fuzz.py.  FUZZ_TOOL: another program, for fuzz_planted.py.
 
 A text is the file of buffers, a line `----`, and the file of live ranges."""
 import contextlib

@@ -378,4 +378,5 @@ def unread_problems():
         assert done.returncode == status, (row, done)
 
 
-globals()[case]()
+if __name__ == "__main__":
+    globals()[case]()

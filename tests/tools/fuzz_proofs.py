@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""fuzz_proofs.py - changes a problem and its proof a little: check_proof.py refuses them in words, or no plan is below the peak,
+which has_plan tries.  Arguments: tests/support/fuzz.py.  FUZZ_TOOL: another program, for fuzz_planted.py.
+
+A text is the CSV of the problem, a line `----`, and the proof."""
+import csv
+import os
+import sys
+import tempfile
+
+sys.path[:0] = ["tests/support", "tests/tools"]
+arguments = sys.argv[1:]
+folder = tempfile.mkdtemp()
+sys.argv = ["test_proofs.py", "fuzz", "0", folder, os.environ.get("FUZZ_TOOL", "examples/tools/check_proof.py")]
+import fuzz  # noqa: E402
+import test_proofs as proofs  # noqa: E402
+
+PROBLEM, PROOF = os.path.join(folder, "problem.csv"), os.path.join(folder, "problem.proof")
+
+
+def rows_of(text, align):
+    """As the planner reads them."""
+    rows = []
+    for row in csv.DictReader([line for line in text.split("\n") if line.strip()], skipinitialspace=True):
+        gaps = [tuple(map(int, gap.split("-"))) for gap in (row["gaps"] or "").split()]
+        offset = int(row["offset"].strip() or -1) if row["offset"] else -1
+        size, alignment = int(row["size"]), max(int((row["alignment"] or "").strip() or 1), align)
+        rows.append(proofs.Row(int(row["lower"]), int(row["upper"]), -(-size // align) * align, alignment,
+                               offset if offset >= 0 else None, gaps))
+    return rows
+
+
+def target(text):
+    problem, _, proof = text.partition("\n----\n")
+    for path, part in ((PROBLEM, problem), (PROOF, proof)):
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            file.write(part)
+    try:
+        proofs.checker.check(PROBLEM, PROOF)
+    except (proofs.checker.Refused, ValueError, TypeError, KeyError, csv.Error):
+        return
+
+    # Small ones are tried; all times count from the first.
+    align, peak, _ = proofs.checker.read_proof(PROOF)
+    rows = rows_of(problem, align)
+    first, last = min((row.begin for row in rows), default=0), max((row.end for row in rows), default=0)
+    if peak < 1 or peak > 64 or last - first > 16 or len(rows) > 8 or any(row.size > 64 for row in rows):
+        return
+    moved = [row._replace(begin=row.begin - first, end=row.end - first, gaps=[(a - first, b - first) for a, b in row.gaps])
+             for row in rows]
+    assert not proofs.has_plan(moved, peak - 1), "there is a plan below %d" % peak
+
+
+if __name__ == "__main__":
+    fuzz.run(target, proofs.checker, arguments)
