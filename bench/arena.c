@@ -16,7 +16,7 @@
  *   nvcc -O3 -std=c++17 -I. -x cu bench/arena.c -o arena
  *   nvcc ... -DARENA_TORCH -I$TORCH/include -L$TORCH/lib -Xlinker -rpath=$TORCH/lib -lc10_cuda -lc10
  * where TORCH is the folder that python3 -c 'import torch; print(torch.__path__[0])' prints.
- * Without a GPU, `make build/bench/arena_pytorch` lets a stand-in answer what PyTorch's allocator
+ * Without a GPU, `make -f .ci/checks.mk build/bench/arena_pytorch` lets a stand-in answer what PyTorch's allocator
  * calls; once its cache is warm it calls little.
  *
  * Rounds alternate between the ways; the table shows the median.  Reserved: what the plan, or the

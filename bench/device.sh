@@ -1,7 +1,7 @@
 #!/bin/sh
 # device.sh - what needs a GPU, in three parts of nine minutes each:
 #
-#   sh bench/device.sh pack  builds what A, B and C run, without a GPU, into build/device-pack (make device-pack); a machine
+#   sh bench/device.sh pack  builds what A, B and C run, without a GPU, into build/device-pack; a machine
 #                            that finds this folder beside the same sources builds the arena alone, which saves 90 to 150 s.  With
 #                            CUDNN it takes 44 MiB; what programs share, memo and the graphs of cuDNN, is compiled once
 #   sh bench/device.sh A     tests, examples, and the benchmarks: a chain of layers, row kernels, memory, host time of calls,

@@ -251,7 +251,7 @@ check_pack() {
     [ -z "${is_packing:-}" ] || return 0
     for packed; do
         [ -x "$pack/$packed" ] && fault=$(pack_fault "$packed") && [ -n "$fault" ] || continue
-        stop "$pack/$packed is stale: $fault; make device-pack builds it again, and without $pack programs are built here"
+        stop "$pack/$packed is stale: $fault; sh bench/device.sh pack builds it again, and without $pack programs are built here"
     done
 }
 is_packed() { # PROGRAM, checked before

@@ -12,7 +12,7 @@
  * This program has one rank and compares its attention with a plain loop on the host.
  *
  * Build (CUDNN is the folder of cudnn-frontend, headers only: github.com/NVIDIA/cudnn-frontend;
- * make test-cuda CUDNN=... compiles it too, which takes minutes):
+ * make -f .ci/checks.mk test-cuda CUDNN=... compiles it too, which takes minutes):
  *     nvcc -arch=native -std=c++17 -I. -I$CUDNN/include examples/13_cudnn_attention.cu -lcudnn -lnvrtc \
  *         -o 13_cudnn_attention
  * Expected output:

@@ -61,7 +61,7 @@ if has gcc && echo 'int main(void) { return 0; }' | gcc -fanalyzer -x c -fsyntax
     analyzer "gcc -fanalyzer" gcc -fanalyzer -Werror -O1 -std=c99 -I. $lp_cflags -c $source -o /dev/null
 fi
 if [ $ran -eq 0 ]; then
-    echo "make analyze: needs clang, cppcheck or gcc 10 (apt-get install clang cppcheck)" >&2
+    echo "analyze: needs clang, cppcheck or gcc 10 (apt-get install clang cppcheck)" >&2
     exit 1
 fi
 exit $bad

@@ -11,8 +11,8 @@ folder=$1
 shift
 rm -f "$folder/lines.gcov" "$folder/lines.txt"
 for data in "$folder"/*.gcda; do
-    [ -f "$data" ] || { echo "make coverage: no program has run in $folder" >&2; exit 1; }
-    gcov -t "$data" 2>/dev/null >>"$folder/lines.gcov" || { echo "make coverage: gcov cannot read $data" >&2; exit 1; }
+    [ -f "$data" ] || { echo "coverage: no program has run in $folder" >&2; exit 1; }
+    gcov -t "$data" 2>/dev/null >>"$folder/lines.gcov" || { echo "coverage: gcov cannot read $data" >&2; exit 1; }
 done
 # A line of gcov's text: count:line:text, where the count is "-" (no code), "#####" (never run) or a number.
 awk -v wanted="$*" -v lines="$folder/lines.txt" '

@@ -1,7 +1,7 @@
 #!/bin/sh
 # portability.sh - runs tests on other machines and with another C library than the developer's; exit status 1 if one fails.
 #
-#   sh scripts/portability.sh [PART...]      make portability
+#   sh scripts/portability.sh [PART...]      make -f .ci/checks.mk portability
 #
 #   aarch64   cross-compiled, under qemu: memory, threads, row kernels and files
 #   s390x     the same for a big-endian machine: files, row kernels and what is exchanged between ranks

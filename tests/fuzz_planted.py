@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""fuzz_planted.py - does each fuzzer find bugs in the time that it has with each push?  Run from the project's root: make fuzz-planted
+"""fuzz_planted.py - does each fuzzer find bugs in the time that it has with each push?  Run from the project's root: make -f .ci/checks.mk fuzz-planted
 
   python3 tests/fuzz_planted.py [--seconds 5] [--seeds 1,2] [PART ...]
 
@@ -55,7 +55,7 @@ def build(changes):
         source.write(mutation.SOURCE)
     copy = os.path.abspath(FOLDER)
     subprocess.run(["cc", "-O1", "-D_DEFAULT_SOURCE", "-c", "planted.c", "-o", "planted.o"], cwd=FOLDER, check=True)
-    subprocess.run(["make", "-k", "OPTIMIZE_FUZZ=-O0", f"ASSERTS='-DMEMO_ASSERT(condition)=assert(condition)' -include {copy}/planted.h "
+    subprocess.run(["make", "-f", ".ci/checks.mk", "-k", "OPTIMIZE_FUZZ=-O0", f"ASSERTS='-DMEMO_ASSERT(condition)=assert(condition)' -include {copy}/planted.h "
                     f"{copy}/planted.o", *sorted({f"build/fuzz/fuzz_{change[1]}" for change in changes.values()})], cwd=FOLDER,
                    env={**os.environ, "MEMO_NO_INSTALL": "1"})
 

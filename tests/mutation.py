@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""mutation.py - how many random changes of the rooms do the tests see?  Run from the project's root: make mutation
+"""mutation.py - how many random changes of the rooms do the tests see?  Run from the project's root: make -f .ci/checks.mk mutation
 
   python3 tests/mutation.py [--seed N] [--count 40] [--jobs 2] [--least 36] [PART ...]
 

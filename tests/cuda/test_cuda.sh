@@ -50,7 +50,7 @@ on_the_fake_and_strictly() { # SEEDS NAME FLAGS...
 # Tests of sessions, with memo_cuda.cuh in the place of the host device (tests/cuda/instead.cpp).  Each night runs all of them.
 sessions_on_strict_streams() {
     set -- test_buffers test_budgets
-    make --no-print-directory -s VARIANT=strict $(printf 'build/strict/tests/%s ' "$@") &&
+    make -f .ci/checks.mk --no-print-directory -s VARIANT=strict $(printf 'build/strict/tests/%s ' "$@") &&
         strictly 3 build/strict/tests/test_buffers && strictly 3 build/strict/tests/test_budgets two_sessions
 }
 
@@ -140,7 +140,7 @@ check_pack own test_step absent && is_packed own && ! is_packed absent || exit 1
 echo '/* a comment */' >>"$1/own/own.h"
 check_pack test_step || exit 1
 (check_pack own) 2>"$1/err" && exit 1
-grep 'pack/own is stale: .*own/own.h has changed; make device-pack builds it again' "$1/err" || exit 1
+grep 'pack/own is stale: .*own/own.h has changed; sh bench/device.sh pack builds it again' "$1/err" || exit 1
 arch=sm_80
 ! (check_pack test_step) 2>"$1/err" && grep 'test_step is stale: built for something else than sm_80' "$1/err"
 END
@@ -243,7 +243,7 @@ for source in tests/cuda/test_*.cu tests/cuda/nccl_*.cu examples/*.cu examples/g
     case $source in tests/cuda/test_device.cu | tests/cuda/test_step.cu | examples/08_cuda_phantom.cu) continue ;; esac
     case $source in
     *cudnn*) # of the real library
-        has_cudnn || { skip "$source compiles" "CUDNN= names no folder of cudnn-frontend; make test-cuda CUDNN=folder"; continue; }
+        has_cudnn || { skip "$source compiles" "CUDNN= names no folder of cudnn-frontend; make -f .ci/checks.mk test-cuda CUDNN=folder"; continue; }
         test_is "$source compiles" compiles_with_cudnn "$source"
         continue ;;
     *nccl*)

@@ -1,7 +1,7 @@
 /* fuzz_schedule.c - gives any bytes to the parser of schedules: they are refused with a message, or
  * are a schedule that can be written, read back, checked, explained, simulated and drawn.
  *
- * make fuzz runs it with clang's libFuzzer; tests/memo/test_corpus.c replays the inputs that were
+ * make -f .ci/checks.mk fuzz runs it with clang's libFuzzer; tests/memo/test_corpus.c replays the inputs that were
  * found. */
 #ifndef FUZZ_REPLAY
 #define FUZZ_WORDS

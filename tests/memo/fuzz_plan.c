@@ -1,7 +1,7 @@
 /* fuzz_plan.c - gives any bytes to the parser of plans: they are refused with a message, or are a
  * valid plan.
  *
- * make fuzz runs it with clang's libFuzzer; tests/memo/test_corpus.c replays the inputs that were
+ * make -f .ci/checks.mk fuzz runs it with clang's libFuzzer; tests/memo/test_corpus.c replays the inputs that were
  * found. */
 #ifndef FUZZ_REPLAY
 #define FUZZ_WORDS

@@ -1,7 +1,7 @@
 /* fuzz_trace.c - gives any bytes to memo_trace_parse: they are refused with a message, or are a
  * usable trace.
  *
- * make fuzz runs it with clang's libFuzzer; tests/memo/test_corpus.c replays the inputs that were
+ * make -f .ci/checks.mk fuzz runs it with clang's libFuzzer; tests/memo/test_corpus.c replays the inputs that were
  * found. */
 #ifndef FUZZ_REPLAY
 #define FUZZ_WORDS

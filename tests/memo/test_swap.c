@@ -1089,7 +1089,7 @@ TEST(tables_of_rows_have_their_sizes) {
     refuses(&c.desc, "11 of 10 rows");
     for (int32_t layer = 1; layer < 3; layer++) {
         WITH(c.rows[layer], INT64_MIN,
-             refuses(&c.desc, "is out of range")); /* make ubsan shows an overflow */
+             refuses(&c.desc, "is out of range")); /* make asan-ubsan shows an overflow */
     }
     WITH(c.tensors[0].away, MEMO_WHOLE, refuses(&c.desc, "is MEMO_WHOLE; swap all rows or none"));
     WITH(c.tensors[0].away, MEMO_MOVE,
@@ -1107,7 +1107,7 @@ TEST(tables_of_rows_have_their_sizes) {
     refuses(&c.desc, "8 rows of these tensors in 8 layers exceed 2^58");
     WITH(c.tensors[0].row_bytes, INT64_MAX, refuses(&c.desc, "2^58"));
 
-    /* The most: two packs, of which one follows the other (make ubsan shows an overflow). */
+    /* The most: two packs, of which one follows the other (make asan-ubsan shows an overflow). */
     c.tensors[0].row_bytes = ((int64_t)1 << 54) - 512;
     c.desc.n_layers = 2;
     c.desc.n_host_layers = 0;

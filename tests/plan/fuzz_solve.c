@@ -1,7 +1,7 @@
 /* fuzz_solve.c - gives any bytes to the planning tool as a trace or a CSV: they are refused with a
  * message, or planned, and every validator accepts the plan.
  *
- * make fuzz runs it with clang's libFuzzer; tests/memo/test_corpus.c replays the inputs that were
+ * make -f .ci/checks.mk fuzz runs it with clang's libFuzzer; tests/memo/test_corpus.c replays the inputs that were
  * found. */
 #define main plan_trace_main /* the tool's readers parse the files of users */
 #include "tools/plan_trace.c"

@@ -3,7 +3,7 @@
  *
  * A byte of the input chooses the struct, and each further byte one of its words: 0, small numbers,
  * extremes of 32 and 64 bits, NaN, infinities, tiny and huge reals.  Pointers are valid, and counts
- * of what they point to are those of the arrays, or what no array can have.  make fuzz runs it with
+ * of what they point to are those of the arrays, or what no array can have.  make -f .ci/checks.mk fuzz runs it with
  * clang's libFuzzer; tests/memo/test_corpus.c replays the inputs that were found. */
 #include <stddef.h>
 static void* fuzz_malloc(size_t n_bytes);

@@ -7,7 +7,7 @@
  * or after it, and the other calls go on.  In some inputs up to three words of the desc are changed:
  * it is refused with words, or runs.
  *
- * make fuzz runs it with clang's libFuzzer; test_random_calls.c runs random bytes and
+ * make -f .ci/checks.mk fuzz runs it with clang's libFuzzer; test_random_calls.c runs random bytes and
  * tests/corpus/session. */
 #ifndef FUZZ_REPLAY
 #define FUZZ_BYTES

@@ -1,5 +1,5 @@
 /* test_pipeline_mpi.c - a pipeline whose stages are processes: each is a session with its own
- * order, and activations and gradients are messages of MPI.  make test-mpi runs it, as
+ * order, and activations and gradients are messages of MPI.  make -f .ci/checks.mk test-mpi runs it, as
  * test_session_mpi.
  */
 #define MEMO_STATIC

@@ -193,7 +193,7 @@ TEST(a_session_that_fails_is_null) {
     CHECK(!stored);
 }
 
-/* A number that no buffer has forms no address, which `make ubsan CC=clang` would see; an error without
+/* A number that no buffer has forms no address, which `make asan-ubsan CC=clang` would see; an error without
  * words has those of its status. */
 TEST(errors_of_a_session_have_words) {
     static const int32_t numbers[] = {-1, 2, 3, INT32_MAX, INT32_MIN};

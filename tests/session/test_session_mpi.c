@@ -1,5 +1,5 @@
 /* test_session_mpi.c - sessions of several processes agree by MPI_Allreduce, as the header of
- * memo_plan.h shows.  make test-mpi runs it:
+ * memo_plan.h shows.  make -f .ci/checks.mk test-mpi runs it:
  *
  *   mpicc -std=c99 -I. -Itests/support tests/session/test_session_mpi.c -o test_session_mpi -lpthread -lm
  *   mpirun --allow-run-as-root --oversubscribe -n 4 ./test_session_mpi [NAME] [--seed N]

@@ -1,5 +1,5 @@
 /* test_comm_mpi.c - the cases of comm_cases.h over MPI (examples/comm_mpi.h), and its failures.
- * make test-mpi runs it:
+ * make -f .ci/checks.mk test-mpi runs it:
  *
  *   mpicc -std=c99 -I. -Iexamples -Itests/support tests/sp/test_comm_mpi.c -o test_comm_mpi -lpthread -lm
  *   mpirun --allow-run-as-root --oversubscribe -n 4 ./test_comm_mpi [NAME] [--seed N]

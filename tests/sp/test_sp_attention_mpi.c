@@ -1,5 +1,5 @@
 /* test_sp_attention_mpi.c - attention over ring x ulysses ranks on MPI (examples/comm_mpi.h), with
- * a process per rank.  make test-mpi runs it:
+ * a process per rank.  make -f .ci/checks.mk test-mpi runs it:
  *
  *   mpicc -std=c99 -I. -Iexamples -Itests/support tests/sp/test_sp_attention_mpi.c \
  *         -o test_sp_attention_mpi -lpthread -lm

@@ -171,9 +171,5 @@ outputs_replace_nothing() { # test
         --timeline "$folder/../degrees_plan/new" && [ ! -e "$folder/new" ]
 }
 
-# The first name of the tool, tmp_plan, still runs it.
-the_old_name_works() { # test
-    build/examples/tmp_plan $lists --comm 2,2,2,2 >"$folder/old" && run $lists --comm 2,2,2,2 && cmp "$folder/old" "$folder/out"
-}
 tests_of tests/tools/test_degrees_plan.sh
 tap_end

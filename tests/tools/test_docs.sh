@@ -36,21 +36,23 @@ is_short() { # PAGE WORDS
 }
 pages_are_short() { # test
     { is_short README.md 1020 && is_short docs/porting.md 1500 && is_short docs/porting-more.md 2000 && is_short docs/proofs.md 2935; } >"$folder/long"
+    [ "$(wc -l <Makefile)" -le 300 ] || echo "Makefile: more than 300 lines; what continuous integration alone calls belongs in .ci/checks.mk" >>"$folder/long"
     ! grep . "$folder/long"
 }
 
 # In pages but the changelog: targets of make, programs of build/, scripts.
 commands_exist() { # test
-    grep -v changelog "$folder/pages" | xargs grep -ohE '`[^`]+`|^(make|sh|bash|build|python3) .*' | tr -d '`' >"$folder/commands"
+    grep -v changelog "$folder/pages" | xargs grep -ohE '`[^`]+`|^(make|sh|bash|build|python3) .*' | tr -d '`' |
+        sed 's/^make -f .ci.checks.mk/make/; s/^checks /make /' >"$folder/commands"
     grep -oE '^(make|bash|sh|python3) [a-z./_0-9-]+' "$folder/commands" | sort -u | while read -r tool name; do
         case $tool in
-        make) grep -qE "^([a-z-]+ )*$name( [a-z-]+)*:" Makefile || case $name in build/*) ;; *) echo "make $name: no such target" ;; esac ;;
+        make) grep -qE "^([a-z-]+ )*$name( [a-z-]+)*:" Makefile .ci/checks.mk || case $name in build/*) ;; *) echo "make $name: no such target" ;; esac ;;
         *) [ -e "$name" ] || [ "${name#-}" != "$name" ] || echo "$tool $name: no such file" ;;
         esac
     done >"$folder/lost"
     find examples bench -name '*.c' -o -name '*.cu' | sed 's|.*/||; s|\.cu*$||' >"$folder/sources"
     grep -oE 'build/(examples|bench)/[a-z_0-9]+' "$folder/commands" | sort -u | while read -r program; do
-        grep -qxF "${program##*/}" "$folder/sources" || grep -q "^$program:" Makefile || echo "$program: no source"
+        grep -qxF "${program##*/}" "$folder/sources" || cat Makefile .ci/checks.mk | grep -q "^$program:" || echo "$program: no source"
     done >>"$folder/lost"
     [ "$(wc -l <"$folder/commands")" -gt 500 ] || { echo "no commands found"; return 1; }
     ! grep . "$folder/lost"

@@ -1,7 +1,7 @@
 /* fuzz_models.c - reads any bytes as a file of weights, as the header of one, and as config.json: they
  * are refused with one line that names the file, or read, and nothing outside the file.
  *
- * make fuzz runs it with clang's libFuzzer; test_safetensors.c reads altered files. */
+ * make -f .ci/checks.mk fuzz runs it with clang's libFuzzer; test_safetensors.c reads altered files. */
 #include "gpt/memo.c"
 #include "gpt_model_unit.h"
 #include "fuzz.h"

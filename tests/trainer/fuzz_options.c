@@ -1,7 +1,7 @@
 /* fuzz_options.c - gives any command line to the trainer: it is refused with one line that says why,
  * or accepted, before anything is opened, read or computed.
  *
- * make fuzz runs it with clang's libFuzzer; tests/trainer/test_train_faults.c gives it random lines. */
+ * make -f .ci/checks.mk fuzz runs it with clang's libFuzzer; tests/trainer/test_train_faults.c gives it random lines. */
 #ifndef FUZZ_REPLAY
 #include "gpt/memo.c"
 #include "gpt_trainer_unit.h"

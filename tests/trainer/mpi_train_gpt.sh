@@ -1,6 +1,6 @@
 #!/bin/sh
 # mpi_train_gpt.sh - the trainer over MPI, with a process per rank: losses match threads bitwise and one rank up to
-# rounding; refusals.  Output: TAP.  `make test-mpi` runs it.
+# rounding; refusals.  Output: TAP.  `make -f .ci/checks.mk test-mpi` runs it.
 #
 # Environment: MPIRUN   mpirun with its options (default mpirun)
 set -u
