@@ -16,12 +16,22 @@ if ! python3 -m venv "$folder/venv" >"$folder/venv.log" 2>&1; then
     tap_end
     exit
 fi
-# numpy, if the machine has it; pip then leaves it alone.
+# numpy and setuptools, if the machine has them; pip then leaves them alone.
 sed -i.bak 's/^include-system-site-packages.*/include-system-site-packages = true/' "$folder/venv/pyvenv.cfg"
+
+# setuptools builds wheels since 70.1, and before with wheel.
+builds() { "$python" -c 'try: import setuptools.command.bdist_wheel
+except ImportError: import setuptools, wheel' 2>/dev/null; }
+[ -n "${MEMO_NO_INSTALL:-}" ] || builds || timeout 60 "$python" -m pip install -q --disable-pip-version-check 'setuptools>=70.1' >"$folder/venv.log" 2>&1
+if ! builds; then
+    skip python "setuptools cannot build a wheel (pip install 'setuptools>=70.1', or apt-get install python3-setuptools python3-wheel)"
+    tap_end
+    exit
+fi
 
 # make test-all builds with the optimizer of users; it takes five times as long.
 installs() { # PATH
-    CFLAGS="$(tests_all || echo -O0) ${CFLAGS:-}" "$python" -m pip install --no-index --disable-pip-version-check --force-reinstall "$1"
+    CFLAGS="$(tests_all || echo -O0) ${CFLAGS:-}" "$python" -m pip install --no-index --no-build-isolation --disable-pip-version-check --force-reinstall "$1"
 }
 
 # The first block in README.md is the program, the first block after `prints` its output.
@@ -54,15 +64,20 @@ EOF
 
 # The archive has all it needs: it is built where there is no repository.
 source_archive() {
-    (cd python && python3 -B -c "import build_backend; build_backend.build_sdist('$folder')") || return 1
+    (cd python && "$python" -B -c "from setuptools import build_meta; build_meta.build_sdist('$folder')") || return 1
     "$python" -m pip uninstall -q -y memo-plan && ! "$python" -c 'import memo_plan' 2>/dev/null || return 1
     mkdir -p "$folder/alone" && mv "$folder"/memo_plan-*.tar.gz "$folder/alone" &&
         (cd "$folder/alone" && installs ./memo_plan-*.tar.gz) && readme
 }
 
 no_compiler() {
-    ! (CC=no_such_compiler && export CC && installs ./python) >"$folder/out" 2>&1 &&
-        grep -q 'no C compiler (no_such_compiler); CC=gcc would name one' "$folder/out"
+    touch python/memo_plan/memo_plan.c
+    ! (CC=no_such_compiler && export CC && installs ./python) >"$folder/out" 2>&1 && grep "No such file" "$folder/out" | grep no_such_compiler
+}
+
+# Without setuptools pip names it.
+no_back_end() {
+    ! "$python" -m pip install --no-index --disable-pip-version-check --force-reinstall ./python >"$folder/out" 2>&1 && grep 'setuptools' "$folder/out"
 }
 
 echo "# seed $tap_seed"
@@ -83,4 +98,5 @@ else
 fi
 nightly_test_is source_archive source_archive
 test_is no_compiler no_compiler
+test_is no_back_end no_back_end
 tap_end
