@@ -4,8 +4,8 @@
 #   sh scripts/setup.sh build/config.mk
 #
 # The libraries are optional.  lp_solve or OpenBLAS, if it is missing, is installed with the system's package manager if that needs no
-# password (root, sudo -n, or Homebrew).  Otherwise one line names the package, and the build goes on without it.
-# MEMO_NO_INSTALL=1 installs nothing.  CC is the compiler to test with.
+# password (root, sudo -n, or Homebrew): a line says so before, 5 s before on a terminal.  Otherwise one line names
+# the package, and the build goes on without it.  MEMO_NO_INSTALL=1 installs nothing.  CC is the compiler to test with.
 set -u
 
 config=$1
@@ -190,7 +190,6 @@ install_packages() {
         -o DPkg::Lock::Timeout=60 --no-install-recommends"
     updated=
     for package in "$@"; do
-        echo "set-up: installing $package with $manager (MEMO_NO_INSTALL=1 would not)"
         case $manager in
         apt-get)
             # The time limit may end the download, never the unpacking.
@@ -215,7 +214,9 @@ if [ $lp_found = no ] || [ $blas_found = no ]; then
     if can_install; then
         wanted=
         [ $lp_found = no ] && wanted=$lp_package
-        [ $blas_found = no ] && wanted="$wanted $blas_package"
+        [ $blas_found = no ] && wanted="${wanted:+$wanted }$blas_package"
+        echo "set-up: installs $wanted ($install); MEMO_NO_INSTALL=1 would go on without"
+        [ ! -t 1 ] || { echo "set-up: begins in 5 s; Ctrl-C installs nothing" && sleep 5; }
         install_packages $wanted
         [ $lp_found = no ] && find_lp_solve && lp_found=yes
         [ $blas_found = no ] && find_blas && blas_found=yes

@@ -61,6 +61,25 @@ failed_set_up() {
         grep -q '^NATIVE := ' "$folder/alone/build/config.mk"
 }
 
+# Packages are announced before any is installed, and MEMO_NO_INSTALL=1 installs none.  apt-get is a stand-in, which looks whether
+# the line was there, and the compiler finds no library.
+announces_packages() {
+    stand_in=$folder/stand_in
+    mkdir -p "$stand_in" || return 1
+    printf '#!/bin/sh\ngrep -q "set-up: installs .*; MEMO_NO_INSTALL=1 would" "%s/said" && echo "$*" >>"%s/called"\nexit 1\n' "$stand_in" "$stand_in" >"$stand_in/apt-get"
+    printf '#!/bin/sh\nshift\nexec "$@"\n' >"$stand_in/sudo"
+    printf '#!/bin/sh\ncase $* in *-llpsolve*|*-lopenblas*) exit 1 ;; esac\nexec %s "$@"\n' "$cc" >"$stand_in/poor_cc"
+    chmod +x "$stand_in"/*
+    for refuses in 1 ""; do
+        rm -f "$stand_in/called"
+        (PATH=$stand_in:$PATH CC=poor_cc MEMO_NO_INSTALL=$refuses && export PATH CC MEMO_NO_INSTALL &&
+            sh scripts/setup.sh "$stand_in/config.mk" >"$stand_in/said") || return 1
+        cat "$stand_in/said"
+        [ -n "$refuses" ] || { grep -q liblpsolve "$stand_in/called" && grep -q libopenblas "$stand_in/called"; } || return 1
+        [ -z "$refuses" ] || [ ! -e "$stand_in/called" ] || return 1
+    done
+}
+
 # In a tree that cannot be written make ends with one sentence.  A file in place of the folder stops root, too.
 fixed_tree() {
     mkdir -p "$folder/fixed" && cp -r Makefile scripts memo.h "$folder/fixed/" && : >"$folder/fixed/build" || return 1
@@ -109,6 +128,7 @@ test_is install installs
 test_is "make run" runs
 test_with git "make release: headers, changelog, tag, archive and checksum" releases
 test_is "a failed set-up is one error" failed_set_up
+test_is "packages are announced before they are installed" announces_packages
 test_is "a tree that cannot be written is one error" fixed_tree
 test_is "a program builds with the installed headers" with_include_path
 test_with pkg-config "a program builds with pkg-config" with_pkg_config

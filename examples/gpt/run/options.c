@@ -233,7 +233,7 @@ static char* demo_arguments[] = {
 #else
     "--device-memory", "37MiB",    "--host-memory", "16MiB", "--link-bandwidth", "1GB",
 #endif
-    "--policy",        "memo",  "--dropout",     "0.02",  "--steps",  "400",      "--seconds", "70",
+    "--policy",        "memo",  "--dropout",     "0.02",  "--steps",  "400",      "--seconds", "60",
     "--compare",       "20",    "--sample",      "240",   "--output", "build/run"};
 #define N_DEMO_ARGUMENTS ((int)(sizeof demo_arguments / sizeof demo_arguments[0]))
 
