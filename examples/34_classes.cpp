@@ -78,12 +78,12 @@ memo_session_desc make_desc(int64_t device_bytes) {
 
 /* Compares the gradients of several plans, bit by bit. */
 void verify(trainer& t) {
-    const memo_session_output gradients = {"gradients", t.gradients.data(),
-                                           int64_t(n_layers * sizeof(float)), MEMO_TYPE_F32,
-                                           n_layers};
-    memo_session_desc desc = make_desc(0);
-    desc.outputs = &gradients, desc.n_outputs = 1;
-    memo::verify(desc, t);
+    const memo_verify_output gradients = {"gradients", t.gradients.data(),
+                                          int64_t(n_layers * sizeof(float)), MEMO_TYPE_F32,
+                                          n_layers};
+    memo_verify_desc check = {};
+    check.outputs = &gradients, check.n_outputs = 1;
+    memo::verify(make_desc(0), t, check);
     std::printf("verified: memo changes no gradient\n");
 }
 
