@@ -5,7 +5,7 @@
  * Knows: the segments of a plan's steps, and a device.  Knows nothing of what is computed.
  *
  * 1. Every array that is announced on the device is written.
- * 2. A flight with memory on the device has as much on the host. */
+ * 2. A flight has as many bytes on the host as on the device, or more. */
 
 /* Plan number d of a ring over nodes; without nodes the plan itself. */
 MEMOI memo_exchange* memoi_exchange_ring(memo_exchange* plan, int32_t d) {
@@ -141,15 +141,16 @@ MEMOI memo_status memoi_flights_take(memoi_flights* flights, const memo_device* 
 
     flight = memoi_flights_find(flights, device_bytes, host_bytes);
     if (!flight) status = memoi_flights_add(flights, device, &flight, error);
-    if (!status && flight->device_bytes < device_bytes) {
-        status = memo_device_alloc(device, device_bytes + more, &flight->on_device, error);
-        if (!status) flight->device_bytes = device_bytes + more;
-    }
     if (!status && flight->host_bytes < host_bytes) {
         status = memo_host_alloc(device, host_bytes + more, &flight->on_host, error);
         if (!status) flight->host_bytes = host_bytes + more;
     }
+    if (!status && flight->device_bytes < device_bytes) {
+        status = memo_device_alloc(device, device_bytes + more, &flight->on_device, error);
+        if (!status) flight->device_bytes = device_bytes + more;
+    }
     if (status) return status;
+    MEMO_ASSERT(flight->device_bytes <= flight->host_bytes); /* 2 */
     flight->exchange = plan;
     plan->flight = flight;
     return MEMO_STATUS_OK;
