@@ -13,6 +13,9 @@
  *     #define MEMO_CUDA_IMPLEMENTATION
  *     #include "memo_cuda.cuh"          // nvcc -arch=native ...; links with the CUDA runtime only
  *
+ * All other files may be C, those that call NCCL's ranks (chapter 5) too: the declarations are C.
+ * The implementation is one file of CUDA C++ because it has kernels.
+ *
  * EXAMPLE: memory, a kernel and a copy on a GPU.  An arena, swap engine or session takes this
  * device as it takes the host device (examples/06_cuda_arena.cu, 19_gpt.cu).
  *
