@@ -4,7 +4,8 @@
  * after a look for leaks.  A crash, a hang and a leak are bugs.  tests/faults.sh chooses K.
  *
  * memo_test.h includes it.  Every host device of the program counts, whoever calls it; calls whose
- * failure nobody reads (to free, to destroy, to synchronize with error NULL) do not. */
+ * failure nobody reads (to free, to destroy, to synchronize with error NULL) do not.  So do the
+ * trainer's functions of a session: one that fails calls memo_session_fail, and computes nothing. */
 #ifndef TEST_FAULTS_H
 #define TEST_FAULTS_H
 
@@ -64,6 +65,110 @@ faulty_host_device_create(const memo_host_device_desc* desc, memo_device** devic
     return status;
 }
 #define memo_host_device_create(desc, device, error) faulty_host_device_create(desc, device, error)
+
+/* --- functions of a trainer --- */
+
+#ifdef MEMO_PLAN_H
+#define FAULTY_STEPS(X)                                                                            \
+    X(step, (void* user, memo_session* s), (of->user, s))                                          \
+    X(forward, (void* user, memo_session* s, int32_t layer), (of->user, s, layer))                 \
+    X(between, (void* user, memo_session* s), (of->user, s))                                       \
+    X(backward, (void* user, memo_session* s, int32_t layer), (of->user, s, layer))                \
+    X(loss, (void* user, memo_session* s), (of->user, s))                                          \
+    X(recompute,                                                                                   \
+      (void* user, memo_session* s, int32_t layer, int32_t tensor, int64_t begin, int64_t end),    \
+      (of->user, s, layer, tensor, begin, end))                                                    \
+    X(update, (void* user, memo_session* s, int32_t layer), (of->user, s, layer))                  \
+    X(planned, (void* user, memo_session* s, const memo_step_plan* plan), (of->user, s, plan))
+#define FAULTY_STEP(function, parameters, arguments)                                               \
+    static void memo_fault_##function parameters {                                                 \
+        const memo_session_desc* of = (const memo_session_desc*)user;                              \
+        if (fault_strikes(#function))                                                              \
+            memo_session_fail(s, MEMO_STATUS_DEVICE, #function ": MEMO_FAULT");                    \
+        else                                                                                       \
+            of->function arguments;                                                                \
+    }
+FAULTY_STEPS(FAULTY_STEP)
+
+/* The ranks have met before it fails. */
+static memo_status memo_fault_agree(void* user, int64_t* values, int64_t n, memo_error* error) {
+    const memo_session_desc* of = (const memo_session_desc*)user;
+    const memo_status status = of->agree(of->user, values, n, error);
+    if (status || !fault_strikes("agree")) return status;
+    return memo_error_set(error, MEMO_STATUS_COMM, "agree: MEMO_FAULT");
+}
+/* These have no status. */
+static void memo_fault_update_host(void* user, int32_t layer, void* const* states) {
+    const memo_session_desc* of = (const memo_session_desc*)user;
+    of->update_host(of->user, layer, states);
+}
+static void memo_fault_verifying(void* user, memo_session* s, int32_t begins) {
+    const memo_session_desc* of = (const memo_session_desc*)user;
+    of->verifying(of->user, s, begins);
+}
+static double memo_fault_norm(void* user) {
+    const memo_session_desc* of = (const memo_session_desc*)user;
+    return of->norm(of->user);
+}
+
+/* The desc's functions with faults.  Its copy, which is their user, lives as long as the program. */
+__attribute__((unused)) static memo_session_desc faulty_desc(const memo_session_desc* desc) {
+    memo_session_desc own = *desc, *kept = (memo_session_desc*)malloc(sizeof *kept);
+    *kept = *desc;
+    __lsan_ignore_object(kept);
+    own.user = kept;
+#define FAULTY_USE(function, parameters, arguments)                                                \
+    if (own.function) own.function = memo_fault_##function;
+    FAULTY_STEPS(FAULTY_USE)
+    FAULTY_USE(agree, , )
+    FAULTY_USE(update_host, , )
+    FAULTY_USE(verifying, , )
+    FAULTY_USE(norm, , )
+    return own;
+}
+#define FAULTY_DESC(function, parameters, arguments)                                               \
+    __attribute__((unused)) static memo_status faulty_##function parameters {                      \
+        memo_session_desc own;                                                                     \
+        if (!desc) return function arguments;                                                      \
+        own = faulty_desc(desc);                                                                   \
+        desc = &own;                                                                               \
+        return function arguments;                                                                 \
+    }
+FAULTY_DESC(memo_session_plan,
+            (const memo_session_desc* desc, const memo_profile* profile, memo_step_plan** plan,
+             memo_error* error),
+            (desc, profile, plan, error))
+FAULTY_DESC(memo_session_get_least,
+            (const memo_session_desc* desc, int64_t* device_bytes, memo_error* error),
+            (desc, device_bytes, error))
+FAULTY_DESC(memo_session_open,
+            (const memo_session_desc* desc, const memo_step_plan* plan, memo_session** session,
+             memo_error* error),
+            (desc, plan, session, error))
+FAULTY_DESC(memo_session_create,
+            (const memo_session_desc* desc, memo_session** session, memo_error* error),
+            (desc, session, error))
+#define memo_session_plan      faulty_memo_session_plan
+#define memo_session_get_least faulty_memo_session_get_least
+#define memo_session_open      faulty_memo_session_open
+#define memo_session_create    faulty_memo_session_create
+
+/* A fill has the session's user, and runs in the call. */
+static __thread void (*memo_fault_filling)(void* user, memo_session* s, int32_t layer);
+static void memo_fault_fill_layer(void* user, memo_session* s, int32_t layer) {
+    if (fault_strikes("fill_states"))
+        memo_session_fail(s, MEMO_STATUS_DEVICE, "fill_states: MEMO_FAULT");
+    else
+        memo_fault_filling(((const memo_session_desc*)user)->user, s, layer);
+}
+__attribute__((unused)) static memo_status
+faulty_memo_session_fill_states(memo_session* s, void (*fill)(void*, memo_session*, int32_t),
+                                memo_error* error) {
+    memo_fault_filling = fill;
+    return memo_session_fill_states(s, fill ? memo_fault_fill_layer : NULL, error);
+}
+#define memo_session_fill_states faulty_memo_session_fill_states
+#endif
 
 /* Behind the fault a failed check is a status that was read.  What it holds is on the stack still. */
 static inline void faulty_end(void) {
