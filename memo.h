@@ -1129,7 +1129,10 @@ enum {
     MEMO_STATE_WEIGHTS = 7,  /* each pass uses it */
     /* With UPDATE: the update writes all bytes and reads none, such as weights that are rounded
      * from a master copy.  They do not travel to an update. */
-    MEMO_STATE_MADE = 16
+    MEMO_STATE_MADE = 16,
+    /* With FORWARD, BACKWARD or both, and no other use: frozen weights in a file of the caller's,
+     * whose bytes memo_session_desc.fetch copies.  See Fetched states in memo_plan.h. */
+    MEMO_STATE_FETCHED = 128
 };
 
 typedef struct memo_state {
@@ -6127,7 +6130,8 @@ memo_host_device_stats memo_host_device_get_stats(const memo_device* device) {
 #endif /* MEMO_NO_HOST_DEVICE */
 
 /* ---- >>spill file -------------------------------------------------------------------------------
- * Knows: an unnamed file, its reads and writes as operations.  Knows nothing of layers.
+ * Knows: the third tier: an unnamed file, its reads and writes as operations, and reads by a
+ * function of the caller.  Knows nothing of what the bytes are.
  *
  * 1. Addresses in the file and sizes of operations are multiples of MEMOB_SPILL_ALIGNMENT.
  * 2. The parts of an operation follow each other and cover it; each begins at such a multiple.
@@ -6147,6 +6151,18 @@ typedef struct memob_spill_file {
     char directory[160]; /* for messages; may be cut short */
 } memob_spill_file;
 
+/* Copies bytes [at, at + n_bytes) of a state to `to`. */
+typedef memo_status (*memob_fetch_function)(void* user, int32_t layer, int32_t state, int64_t at,
+                                            void* to, int64_t n_bytes, memo_error* error);
+
+/* A state that a function gives in place of the file. */
+typedef struct memob_fetch {
+    memob_fetch_function function;
+    void* user;
+    int32_t layer, state;
+    int64_t size_bytes; /* of the state; 0: the file */
+} memob_fetch;
+
 /* Bytes that go to the file or come back.  It may be enqueued any number of times. */
 typedef struct memob_spill_op {
     memo_host_call call;
@@ -6154,6 +6170,7 @@ typedef struct memob_spill_op {
     char* address;
     int64_t offset, n_bytes;
     int32_t is_write;
+    memob_fetch fetch; /* of a read at `offset` of the state, whose last page may be short */
 } memob_spill_op;
 
 MEMOI memo_status memoi_spill_run(void* op, memo_error* error);
@@ -6161,10 +6178,20 @@ MEMOI memo_status memoi_spill_run(void* op, memo_error* error);
 MEMOI void memob_spill_op_init(memob_spill_op* op, const memob_spill_file* file, int is_write,
                                char* address, int64_t offset, int64_t n_bytes) {
     const memob_spill_op made = {
-        {memoi_spill_run, op, NULL}, file, address, offset, n_bytes, is_write};
+        {memoi_spill_run, op, NULL}, file, address, offset, n_bytes, is_write,
+        MEMO_ZERO(memob_fetch)};
     MEMO_ASSERT(offset >= 0 && offset % MEMOB_SPILL_ALIGNMENT == 0);   /* 1 */
     MEMO_ASSERT(n_bytes >= 0 && n_bytes % MEMOB_SPILL_ALIGNMENT == 0); /* 1 */
     *op = made;
+}
+
+/* Bytes of an operation that a function gives. */
+MEMOI memo_status memoi_spill_fetch(const memob_spill_op* op, int64_t begin, int64_t n_bytes,
+                                    memo_error* error) {
+    const memob_fetch* from = &op->fetch;
+    const int64_t at = op->offset + begin;
+    return from->function(from->user, from->layer, from->state, at, op->address + begin,
+                          memob_min(n_bytes, from->size_bytes - at), error);
 }
 
 #if defined(_WIN32)
@@ -6176,8 +6203,10 @@ MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directo
                           "spill_directory %s: not supported on Windows; NULL is", directory);
 }
 MEMOI memo_status memoi_spill_run(void* argument, memo_error* error) {
-    (void)argument;
-    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "not supported on Windows");
+    const memob_spill_op* op = (const memob_spill_op*)argument;
+    return op->fetch.size_bytes
+               ? memoi_spill_fetch(op, 0, op->n_bytes, error)
+               : memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "not supported on Windows");
 }
 #else
 /* A macro of GNU's alone; glibc has it under two names. */
@@ -6207,7 +6236,11 @@ MEMOI void* memoi_spill_run_part(void* argument) {
     memoi_spill_part* part = (memoi_spill_part*)argument;
     const memob_spill_op* op = part->op;
     const int64_t most_bytes = (int64_t)1 << 30; /* of one call */
-    while (part->n_bytes > 0) {
+    if (op->fetch.size_bytes) {
+        part->error.status = memoi_spill_fetch(op, part->begin, part->n_bytes, &part->error);
+        if (!part->error.status) part->n_bytes = 0;
+    }
+    while (part->n_bytes > 0 && !part->error.status) {
         char* address = op->address + part->begin;
         const int64_t offset = op->offset + part->begin;
         const size_t n = (size_t)memob_min(part->n_bytes, most_bytes);
@@ -6290,6 +6323,7 @@ MEMOI memo_status memoi_spill_run(void* argument, memo_error* error) {
     const memob_spill_file* file = op->file;
     int64_t begin_ns = memob_now_ns();
     memo_status status = memoi_spill_run_parts(op, error);
+    if (op->fetch.size_bytes) return status;
     if (!status) status = memoi_spill_uncache(op, error);
     if (!status && file->bytes_per_s > 0) {
         double pace_s = (double)op->n_bytes / file->bytes_per_s;
@@ -6386,10 +6420,12 @@ MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stre
     memo_op_desc what = MEMO_ZERO(memo_op_desc);
     memo_status status;
     what.name = op->is_write ? "to file" : "from file";
+    if (op->fetch.size_bytes) what.name = "fetch";
     what.link_bytes = op->n_bytes;
     what.reads = op->is_write ? &on_host : &in_file;
     what.writes = op->is_write ? &in_file : &on_host;
-    what.n_reads = what.n_writes = 1;
+    what.n_reads = !op->fetch.size_bytes; /* the caller's bytes, to which nobody writes */
+    what.n_writes = 1;
     status = memo_annotate(device, stream, &what, error);
     return status ? status : memo_launch_host(device, stream, &op->call, error);
 }
@@ -6777,7 +6813,9 @@ MEMOI int32_t memob_records_find(const memob_records* records, int64_t number) {
 typedef struct memob_memory {
     char *device, *host;
     int32_t owns_device, owns_host;
-    memob_spill_op* spill_ops; /* writes and reads of the file, each made when it is first used */
+    /* Writes and reads of the file, each made when it is first used; before that, those by a
+     * function of the caller. */
+    memob_spill_op* spill_ops;
     memob_spill_file file;
     int64_t copied_bytes[2], file_bytes[2]; /* so far: to the host, back; to the file, back */
 } memob_memory;
@@ -7737,7 +7775,7 @@ MEMOI memo_status memoi_law_join_cells(memob_law* law, memo_error* error) {
 typedef struct memob_rates {
     double copy_s;            /* of each copy, in addition to the bytes */
     double bytes_per_s[2][2]; /* of copies, of the file: out, back; 0: they take no time */
-    double update_host_s_per_byte;
+    double update_host_s_per_byte, fetch_s_per_byte;
     double slowdown_s_per_byte[2]; /* of computation, by copies beside it: to the host, back */
 } memob_rates;
 
@@ -7787,6 +7825,11 @@ MEMOI void memoi_clock_copy(memob_clock* c, int32_t kind, int32_t n_copies, int6
     if (!n_copies) return;
     if (!is_file) c->in_flight_s[is_back] += bytes_s;
     memob_clock_add(c, streams[is_file], (is_file ? 0 : n_copies * c->rates->copy_s) + bytes_s);
+}
+
+/* A function of the caller gives bytes. */
+MEMOI void memoi_clock_fetch(memob_clock* c, int64_t n_bytes) {
+    memob_clock_add(c, MEMOB_STREAM_FILE, c->rates->fetch_s_per_byte * (double)n_bytes);
 }
 
 /* A visit computes.  Copies that were enqueued since the last one computed make it slower. */
@@ -8031,7 +8074,7 @@ typedef struct memob_moves {
     const memob_move* pieces;           /* of each item, one behind the other */
     const int32_t* first_piece;         /* (n_items + 1) */
     const int64_t *device_at, *host_at; /* of each slot: its begin; NULL: pieces have it */
-    const int64_t* file_at;             /* (n_items) */
+    const int64_t* file_at;             /* (n_items); -1: a function of the caller gives the item */
     int64_t n_rows;                     /* of this micro-batch */
 } memob_moves;
 
@@ -8041,14 +8084,21 @@ MEMOI int64_t memoi_piece_bytes(const memob_move* piece, int64_t n_rows) {
     return piece->row_bytes ? memob_min(piece->n_bytes, n_bytes) : piece->n_bytes;
 }
 
+/* 1: a function of the caller gives the item, in place of the file. */
+MEMOI int memoi_moves_fetch(const memob_moves* moves, int32_t item) {
+    return moves->file_at && moves->file_at[item] < 0;
+}
+
 /* Enqueues a write or a read of an item, all of its rows. */
 MEMOI void memoi_moves_use_file(memob_engine* e, const memob_moves* moves, int32_t kind,
                                 const memob_part* part) {
-    const int64_t n_bytes = moves->file_bytes[part->item], begin = moves->file_at[part->item];
+    const int64_t n_bytes = moves->file_bytes[part->item];
+    const int64_t begin = memob_max(moves->file_at[part->item], 0);
     const int64_t host = moves->host_at ? moves->host_at[part->at]
                                         : moves->pieces[moves->first_piece[part->item]].host;
     if (!n_bytes) return;
-    MEMO_ASSERT(begin >= 0 && begin + n_bytes <= moves->sizes[MEMO_TIER_FILE]); /* 1 */
+    MEMO_ASSERT(memoi_moves_fetch(moves, part->item) ||
+                begin + n_bytes <= moves->sizes[MEMO_TIER_FILE]); /* 1 */
     memob_engine_use_file(e, moves->memory, 2 * (int64_t)part->item + (kind == MEMOB_OP_READ),
                           kind == MEMOB_OP_WRITE, host, begin, n_bytes);
 }
@@ -8074,7 +8124,9 @@ MEMOI inline void memoi_moves_copy(memob_engine* e, const memob_moves* moves, in
 MEMOI void memoi_moves_item(memob_sink* sink, const memob_moves* moves, int32_t kind,
                             const memob_part* part) {
     const int is_file = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_READ;
-    if (sink->clock)
+    if (sink->clock && is_file && memoi_moves_fetch(moves, part->item))
+        memoi_clock_fetch(sink->clock, moves->file_bytes[part->item]);
+    else if (sink->clock)
         memoi_clock_copy(sink->clock, kind, moves->n_copies ? moves->n_copies[part->item] : 1,
                          (is_file ? moves->file_bytes : moves->n_bytes)[part->item]);
     else if (is_file)
@@ -11017,7 +11069,8 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
  * What all layers share (an embedding) is a layer of its own kind.
  *
  * Third tier: a file.  Spilled states pass through two places on the host, one for each place on
- * the device.
+ * the device.  So do FETCHED ones, which lie nowhere in memo's memory: a function of the caller
+ * takes the place of the file.
  *
  * Update on the host.  States that only the update uses never leave the host, and have no place on
  * the device.
@@ -11037,7 +11090,8 @@ typedef struct memob_states_trainer {
      * may run as late as the next forward of the layer, so what changes from step to step, such as
      * a step number, belongs in a state. */
     memo_status (*update_host)(void* user, int32_t layer, memo_error* error);
-    void* user; /* the first argument of all */
+    memob_fetch_function fetch; /* gives FETCHED states, from threads of the device, too */
+    void* user;                 /* the first argument of all */
 } memob_states_trainer;
 
 /* Start from all zero. */
@@ -11047,9 +11101,10 @@ typedef struct memob_states_desc {
     int32_t computes_on_host; /* as in memo_swap_desc */
     const memo_state* states; /* copied; at most MEMO_STATES_MAX */
     int32_t n_states, n_layers;
-    const int32_t* layer_kinds;  /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
-    const uint32_t* streamed;    /* (n_layers), copied.  Bit s: state s is streamed; NULL: none */
-    const uint32_t* spilled;     /* likewise: those of them that lie in a file; NULL: none */
+    const int32_t* layer_kinds; /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
+    const uint32_t* streamed;   /* (n_layers), copied.  Bit s: state s is streamed; NULL: none */
+    /* Likewise: those of them that lie in a file; NULL: none.  Bits of FETCHED ones do nothing. */
+    const uint32_t* spilled;
     const char* spill_directory; /* of the file, as in memo_swap_desc, as the next */
     double spill_bytes_per_s;
     int32_t update_at; /* memo_update_at; 0: PASS.  On the host DEFERRED is PASS, too */
@@ -11071,7 +11126,7 @@ typedef struct memob_states_sizes {
 } memob_states_sizes;
 
 typedef struct memob_states_layer {
-    uint32_t has, streamed, spilled; /* bit s: state s */
+    uint32_t has, streamed, spilled; /* bit s: state s.  spilled: also FETCHED ones that stream */
     int32_t place;                   /* 0 or 1; -1: nothing is streamed */
     int32_t has_gradients;           /* a backward of this step has ended */
     int32_t open_pass;               /* 1 + memob_pass; 0: the layer is closed */
@@ -11085,13 +11140,14 @@ typedef struct memob_states_update {
 } memob_states_update;
 
 typedef struct memob_states {
-    memob_sink sink; /* memory.spill_ops: (n_layers, n_states, 2); NULL: none is spilled */
+    memob_sink sink; /* memory.spill_ops: (n_layers, n_states, 2); NULL: nothing has windows */
     int32_t update_at, n_layers, n_states; /* update_at: memo_update_at */
     int32_t* turns;                        /* of the desc */
     int32_t n_turns, n_chunks;
     memo_state states[MEMO_STATES_MAX];
     uint32_t gradients, updated;      /* which states they are */
     uint32_t made;                    /* the update writes all their bytes */
+    uint32_t fetched;                 /* the caller's function gives them */
     uint32_t used_by[MEMOB_N_PASSES]; /* (memob_pass): which states each pass uses, and gradients */
     uint32_t hosted;                  /* those that never leave the host */
     memob_states_trainer trainer;
@@ -11120,6 +11176,16 @@ typedef struct memob_states {
     int64_t n_unseen;           /* updates since all streams were synchronized without an error */
 } memob_states;
 
+/* Are these the uses of a state? */
+MEMOI int memoi_states_are_uses(uint32_t uses) {
+    const uint32_t frozen = MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD;
+    if (uses & MEMO_STATE_UPDATE)
+        uses &= ~(uint32_t)MEMO_STATE_MADE;
+    else if (uses & frozen)
+        uses &= ~(uint32_t)MEMO_STATE_FETCHED;
+    return uses > 0 && uses <= MEMO_STATE_GRADIENT;
+}
+
 /* The sizes and uses of states; all else of a desc is a session's.  With this limit no sum of bytes
  * overflows. */
 MEMOI memo_status memoi_states_check_desc(const memob_states_desc* desc, memo_error* error) {
@@ -11131,13 +11197,12 @@ MEMOI memo_status memoi_states_check_desc(const memob_states_desc* desc, memo_er
                 "memo_session_desc.states[%d].size_bytes: %lld bytes in each of %d "
                 "layers; 0 to 2^56 in all are valid",
                 (int)i, (long long)state->size_bytes, (int)desc->n_layers);
-        if (state->uses == 0 ||
-            (state->uses & ~(state->uses & MEMO_STATE_UPDATE ? (unsigned)MEMO_STATE_MADE : 0u)) >
-                MEMO_STATE_GRADIENT)
+        if (!memoi_states_are_uses(state->uses))
             return MEMOB_INVALID(error,
                                  "memo_session_desc.states[%d].uses: %u; a sum of "
                                  "MEMO_STATE_FORWARD, _BACKWARD and _UPDATE, with _UPDATE also "
-                                 "_MADE, or MEMO_STATE_GRADIENT alone, is valid",
+                                 "_MADE, without it also _FETCHED, or MEMO_STATE_GRADIENT alone, "
+                                 "is valid",
                                  (int)i, (unsigned)state->uses);
     }
     return MEMO_STATUS_OK;
@@ -11165,6 +11230,11 @@ MEMOI memo_owner memoi_states_owner(const memo_state* state) {
                                                                     : MEMO_OWNER_OPTIMIZER;
 }
 
+/* 1: states pass through windows on the host: spilled or FETCHED ones. */
+MEMOI int memoi_states_have_windows(const memob_states* states) {
+    return states->sizes.bytes[MEMO_TIER_HOST][MEMO_OWNER_PLACES] > 0;
+}
+
 /* Gives each state its offsets, and each layer its place, in an area behind the resident states:
  * place 0 begins at the bottom, place 1 at the top, so that a large layer reaches into the bytes of
  * layers that are not its neighbors. */
@@ -11183,13 +11253,15 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
                                       memob_align_up(state->size_bytes, MEMOB_SPILL_ALIGNMENT)};
             const int is_spilled = (int)(layer->spilled >> s & 1);
             const int32_t tier = (int)(layer->streamed >> s & 1) + is_spilled; /* where it stays */
+            const int64_t stays_bytes =
+                layer->spilled & states->fetched & 1u << s ? 0 : bytes[is_spilled];
             memob_state_bytes* of = memoi_states_bytes(states, l, s);
-            of->at[MEMO_TIER_FILE] = is_spilled ? stays[2] : -1;
+            of->at[MEMO_TIER_FILE] = is_spilled && stays_bytes ? stays[2] : -1;
             if (!(layer->has >> s & 1)) continue;
             of->n_bytes = state->size_bytes;
-            sizes->bytes[tier][memoi_states_owner(state)] += bytes[is_spilled];
+            sizes->bytes[tier][memoi_states_owner(state)] += stays_bytes;
             for (int32_t k = 0; k < 2; k++) of->at[k] = k < tier ? in_place[k] : stays[k];
-            stays[tier] += bytes[is_spilled];
+            stays[tier] += stays_bytes;
             if (tier && !(states->hosted >> s & 1)) in_place[0] += bytes[0];
             if (is_spilled) in_place[1] += bytes[1];
         }
@@ -11201,7 +11273,7 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
 
     for (int32_t k = 0; k < 2; k++) {
         const int64_t begin = stays[k];
-        if (k && stays[2]) stays[1] = memob_align_up(stays[1], MEMOB_SPILL_ALIGNMENT);
+        if (k && area[1]) stays[1] = memob_align_up(stays[1], MEMOB_SPILL_ALIGNMENT);
         sizes->bytes[k][MEMO_OWNER_PLACES] = stays[k] - begin + area[k];
     }
     for (int32_t l = 0; l < states->n_layers; l++)
@@ -11267,14 +11339,16 @@ MEMOI void memoi_states_take_table(memob_states* states, const memob_states_desc
         if (state->uses & MEMO_STATE_GRADIENT) states->gradients |= 1u << s;
         if (state->uses & MEMO_STATE_UPDATE) states->updated |= 1u << s;
         if (state->uses & MEMO_STATE_MADE) states->made |= 1u << s;
+        if (state->uses & MEMO_STATE_FETCHED) states->fetched |= 1u << s;
         for (int32_t l = 0; l < desc->n_layers && state->size_bytes; l++)
             if (!state->kinds || state->kinds >> (desc->layer_kinds ? desc->layer_kinds[l] : 0) & 1)
                 states->layers[l].has |= 1u << s;
     }
     for (int32_t l = 0; l < desc->n_layers && desc->streamed; l++) {
-        states->layers[l].streamed = desc->streamed[l] & states->layers[l].has;
-        if (desc->spilled)
-            states->layers[l].spilled = desc->spilled[l] & states->layers[l].streamed;
+        memob_states_layer* layer = &states->layers[l];
+        layer->streamed = desc->streamed[l] & layer->has;
+        layer->spilled =
+            layer->streamed & (states->fetched | (desc->spilled ? desc->spilled[l] : 0));
     }
 }
 
@@ -11306,7 +11380,7 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
         if (status) return status;
     }
     memoi_states_lay_out(states);
-    if (states->sizes.spill_bytes) {
+    if (memoi_states_have_windows(states)) {
         e->memory.spill_ops =
             MEMOB_ARRAY(&e->arrays, memob_spill_op, (int64_t)desc->n_layers * desc->n_states * 2);
         if (!e->memory.spill_ops) return memob_no_memory(error, "the reads and writes of states");
@@ -11448,7 +11522,8 @@ MEMOI memo_status memob_states_make_items(memob_states* states, memo_error* erro
     states->n_slots[0] = memoi_states_find_slots(states, 0, borders, on_device);
     states->n_slots[1] = memoi_states_find_slots(states, 1, borders, on_host);
     for (int32_t i = 0; i < n_items; i++) {
-        const int is_spilled = states->bytes[i].at[MEMO_TIER_FILE] >= 0;
+        const uint32_t spilled = states->layers[i / states->n_states].spilled;
+        const int is_spilled = (int)(spilled >> i % states->n_states & 1);
         const memob_item item = {on_device[2 * i + 1] - on_device[2 * i],
                                  on_host[2 * i + 1] - on_host[2 * i],
                                  1,
@@ -11610,12 +11685,64 @@ MEMOI void memob_states_destroy(memob_states* states) {
     MEMO_FREE(states);
 }
 
+/* A use of n_bytes of a state from offset_bytes on in the file, or by the caller's function. */
+MEMOI void memoi_states_make_op(memob_states* states, int32_t layer, int32_t state, int is_write,
+                                int64_t offset_bytes, int64_t n_bytes, memob_spill_op* op) {
+    memob_memory* memory = &states->sink.engine.memory;
+    const int64_t* at = memoi_states_bytes(states, layer, state)->at;
+    const memob_fetch fetch = {states->trainer.fetch, states->trainer.user, layer, state,
+                               states->states[state].size_bytes};
+    memob_spill_op_init(op, &memory->file, is_write, memory->host + at[1] + offset_bytes,
+                        memob_max(at[2], 0) + offset_bytes,
+                        memob_align_up(n_bytes, MEMOB_SPILL_ALIGNMENT));
+    if (states->fetched >> state & 1) op->fetch = fetch;
+}
+
+/* FETCHED states that are streamed: their reads. */
+MEMOI void memoi_states_make_fetches(memob_states* states) {
+    memob_spill_op* ops = states->sink.engine.memory.spill_ops;
+    for (int32_t k = 0; k < states->n_layers * states->n_states && states->fetched; k++) {
+        const int32_t layer = k / states->n_states, s = k % states->n_states;
+        if (states->layers[layer].spilled & states->fetched & 1u << s)
+            memoi_states_make_op(states, layer, s, 0, 0, states->states[s].size_bytes,
+                                 &ops[2 * (int64_t)k + 1]);
+    }
+}
+
+/* FETCHED states that stay on the device, by the calling thread, through memory of its own. */
+MEMOI memo_status memob_states_fetch(memob_states* states, memo_error* error) {
+    const memob_engine* e = &states->sink.engine;
+    const int64_t most_bytes = (int64_t)1 << 22; /* a multiple of MEMOB_SPILL_ALIGNMENT */
+    char* bytes = states->fetched ? (char*)MEMO_MALLOC((size_t)most_bytes) : NULL;
+    memo_status status = MEMO_STATUS_OK;
+    if (states->fetched && !bytes) return memob_no_memory(error, "bytes of FETCHED states");
+    for (int32_t k = 0; k < states->n_layers * states->n_states && states->fetched; k++) {
+        const int32_t layer = k / states->n_states, s = k % states->n_states;
+        const memob_states_layer* l = &states->layers[layer];
+        const int stays = (int)((l->has & ~l->streamed & states->fetched) >> s & 1);
+        const int64_t size_bytes = stays ? states->states[s].size_bytes : 0;
+        for (int64_t at = 0; at < size_bytes && !status; at += most_bytes) {
+            const int64_t n_bytes = memob_min(size_bytes - at, most_bytes);
+            status =
+                states->trainer.fetch(states->trainer.user, layer, s, at, bytes, n_bytes, error);
+            if (!status)
+                status = memob_copy_now(&e->device, e->streams[MEMOB_STREAM_TO_DEVICE],
+                                        e->memory.device + states->bytes[k].at[0] + at, bytes,
+                                        n_bytes, 1, error);
+        }
+    }
+    MEMO_FREE(bytes);
+    return status;
+}
+
 /* Takes memory, file, streams and events; memob_states_destroy frees any part of them. */
 MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_desc* desc,
                                        int is_dry, memo_error* error) {
     static const char name[] = "memo_session_desc";
     const memob_states_sizes* sizes = &states->sizes;
-    const int has_file = sizes->spill_bytes > 0, launches = has_file || states->updates;
+    const int has_file = sizes->spill_bytes > 0, has_windows = memoi_states_have_windows(states);
+    const int launches = has_windows || states->updates;
+    const char* const launched[] = {"update_host", "MEMO_STATE_FETCHED", "the spill file"};
     memob_engine* e = &states->sink.engine;
     memo_stream filling;
     memo_status status = MEMO_STATUS_OK;
@@ -11624,14 +11751,14 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
                              "memo_session_desc.spill_directory: NULL, but spilled has bits");
     status = memob_states_make_items(states, error);
     if (launches && !status)
-        status =
-            memob_engine_check_launch(e, name, has_file ? "the spill file" : "update_host", error);
+        status = memob_engine_check_launch(e, name, launched[has_windows + has_file], error);
     if (!status)
         status = memob_engine_acquire(e, name, sizes->device_bytes, sizes->host_bytes, error);
     if (!status) status = memoi_sink_take_streams(&states->sink, launches ? 3 : 2, error);
     if (status) return status;
+    memoi_states_make_fetches(states);
 
-    /* All states are zero at first, as a new file is. */
+    /* All states but FETCHED ones are zero at first, as a new file is. */
     if (is_dry) return status;
     if (sizes->host_bytes) memset(e->memory.host, 0, (size_t)sizes->host_bytes);
     if (has_file)
@@ -11641,10 +11768,12 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
     filling = e->streams[MEMOB_STREAM_TO_DEVICE];
     if (!status && sizes->resident_bytes)
         status = memo_fill(&e->device, filling, e->memory.device, 0, sizes->resident_bytes, error);
-    return status ? status : memo_stream_synchronize(&e->device, filling, error);
+    if (!status) status = memo_stream_synchronize(&e->device, filling, error);
+    return status ? status : memob_states_fetch(states, error);
 }
 
-/* All states are zero bytes at first.  is_dry: as for memob_swap_create.  Errors: INVALID_ARGUMENT,
+/* All states but FETCHED ones are zero bytes at first.  is_dry: as for memob_swap_create.  Errors:
+ * INVALID_ARGUMENT,
  * OUT_OF_DEVICE_MEMORY, OUT_OF_HOST_MEMORY, UNSUPPORTED (update_host, but no launch_host), the
  * device's; of a file as memo_swap_create. */
 MEMOI memo_status memob_states_create(const memob_states_desc* desc, int is_dry,
@@ -12025,17 +12154,16 @@ MEMOI memo_status memob_states_end_step(memob_states* states, memo_error* error)
 
 /* --- from and to the caller --- */
 
-/* Writes the blocks with these bytes of a spilled state to the file, or reads them, now. */
+/* Writes the blocks with these bytes of a spilled state to the file, or reads them, now; those of a
+ * FETCHED state are only read. */
 MEMOI void memoi_states_pass_file(memob_states* states, int32_t layer, int32_t state, int is_read,
                                   int64_t offset_bytes, int64_t n_bytes) {
     memob_engine* e = &states->sink.engine;
     const int64_t begin = offset_bytes / MEMOB_SPILL_ALIGNMENT * MEMOB_SPILL_ALIGNMENT;
-    const int64_t* at = memoi_states_bytes(states, layer, state)->at;
     memob_spill_op op;
     if (e->status || !(states->layers[layer].spilled >> state & 1)) return;
-    memob_spill_op_init(&op, &e->memory.file, !is_read, e->memory.host + at[1] + begin,
-                        at[2] + begin,
-                        memob_align_up(offset_bytes + n_bytes - begin, MEMOB_SPILL_ALIGNMENT));
+    memoi_states_make_op(states, layer, state, !is_read, begin, offset_bytes + n_bytes - begin,
+                         &op);
     e->status = memoi_spill_run(&op, e->error);
 }
 

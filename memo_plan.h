@@ -184,6 +184,8 @@ typedef struct memo_profile {
     double update_s_per_byte;      /* of states that the update uses; 0: not measured */
     double update_host_s_per_byte; /* likewise on the host, one layer after the other; if it is not
                                       measured, the host updates only if nothing else fits */
+    double fetch_s_per_byte; /* that memo_session_desc.fetch copies, while copies go to the device;
+                                0: not measured */
     double recompute_call_s; /* of each tensor with recomputed rows, in addition to the rows */
     /* Copies slow computation.  A step takes so much longer for each byte that is copied to the
      * host [0] and to the device [1] while the step computes. */
@@ -200,7 +202,7 @@ typedef struct memo_profile {
  * one femtosecond.
  *
  *   rows ROWS KINDS TENSORS BETWEEN [UPDATE_OF_A_BYTE RECOMPUTE_CALL SLOWDOWN_OF_A_BYTE OF_BACK
- *        UPDATE_OF_A_BYTE_ON_HOST]
+ *        UPDATE_OF_A_BYTE_ON_HOST FETCH_OF_A_BYTE]
  *   layer FORWARD BACKWARD [GROWTH_FORWARD GROWTH_BACKWARD]    of each kind
  *   tensor NAME                                                each tensor, and after it
  *   row TIME|- [GROWTH]                                        recomputation, in each kind
@@ -253,7 +255,7 @@ typedef enum memo_swap_limit {
     MEMO_SWAP_LIMIT_BANDWIDTH,
     MEMO_SWAP_LIMIT_HOST_MEMORY,
     MEMO_SWAP_LIMIT_DEVICE_MEMORY,
-    MEMO_SWAP_LIMIT_DISK,   /* reading and writing the file */
+    MEMO_SWAP_LIMIT_DISK,   /* reading and writing the file, and memo_session_desc.fetch */
     MEMO_SWAP_LIMIT_UPDATE, /* the update on the host */
     MEMO_N_SWAP_LIMITS
 } memo_swap_limit;
@@ -452,7 +454,8 @@ typedef struct memo_session memo_session;
  * open at a time.
  *
  * Passes.  A step is any number of micro-batches, each a forward and a backward, and then an
- * update: memo_session_update ends each step.  All states are zero bytes at first.  The session
+ * update: memo_session_update ends each step.  States are zero bytes at first, unless FETCHED.  The
+ * session
  * fills gradients with zero bytes when the first backward of a step begins their layer.  After the
  * update the bytes of gradients have no meaning.
  *
@@ -484,6 +487,32 @@ typedef struct memo_session memo_session;
  * and two places for spilled ones.
  * Changed states go back when their layer ends; a state that no pass changes never goes back.
  * Losses and states are the same bits, whatever is streamed.
+ *
+ * Fetched states.  Frozen weights, which no pass writes, may stay in a file of the caller's, of any
+ * layout.  A state with the bit MEMO_STATE_FETCHED has no copy in memo's host memory or file:
+ * desc.fetch copies bytes of it, or decodes them, from a mapped file, which ranks may share.
+ *
+ *     static memo_status fetch(void* user, int32_t layer, int32_t state, int64_t at, void* to,
+ *                              int64_t n_bytes, memo_error* error) {
+ *         memcpy(to, mapped + offset_of(layer, state) + at, n_bytes);
+ *         return MEMO_STATUS_OK;
+ *     }
+ *
+ *     bytes    [at, at + n_bytes) of the state, at a multiple of 4,096; a state may come in pieces.
+ *              They must be the same each time.  A checked session compares them, and names layer
+ *              and state if they are not
+ *     when     resident states: when the session opens, and when it plans again and states move.
+ *              Streamed states: before each load, through two places in pinned host memory, which
+ *              is all that they take of host_bytes.  A session that times itself also times fetch
+ *     threads  of streamed states a thread of the device, which needs launch_host, and three more
+ *              for pieces of a large state, at once.  When the session opens, and in
+ *              memo_session_read_state, the thread that calls
+ *     may      wait, try again and allocate.  It must not call memo, but memo_error_set
+ *     fails    with any status but OK: the session's error has the layer, the state and *error.  In
+ *              a step the device has then failed, as if the file of a spill_directory fails
+ *
+ * memo_session_write_state refuses such a state, memo_session_fill_states leaves it as it is, and
+ * update_host gets NULL for it.
  *
  * Update on the host.  With desc.update_host a layer may be updated on the host, by a thread of the
  * device, while the device computes.  Then all states are streamed and none is spilled.  States
@@ -712,6 +741,10 @@ typedef struct memo_session_desc {
      * next forward of the layer.  So what changes from step to step, such as a step number, belongs
      * in a state.  Needs device->launch_host. */
     void (*update_host)(void* user, int32_t layer, void* const* states);
+    /* Copies bytes [at, at + n_bytes) of a FETCHED state to `to`, see Fetched states.  layer is as
+     * in `update`.  NULL without such states. */
+    memo_status (*fetch)(void* user, int32_t layer, int32_t state, int64_t at, void* to,
+                         int64_t n_bytes, memo_error* error);
     memo_update update_on; /* 0: planned, if update_host is set */
     int32_t update_may;    /* sum of MEMO_MAY_DEFER, ...: see States; 0: a pass of its own */
     int32_t states_stay;   /* 1: on the device, whatever the budgets */
@@ -810,8 +843,8 @@ struct memo_step_plan {
     int64_t bytes[MEMO_N_TIERS][MEMO_N_OWNERS];   /* by memo_tier and memo_owner */
     int64_t device_bytes, host_bytes, disk_bytes; /* their sums; of the host: pinned */
     /* Number of streamed states, counted per layer.  States that the update alone uses are streamed
-     * first, then gradients, then weights.  If a state is streamed in some layers only, these are
-     * evenly spread.  n_spilled of the streamed states lie in a file. */
+     * first, then gradients, FETCHED states, other weights.  If a state is streamed in some layers
+     * only, these are evenly spread.  n_spilled of the streamed states lie in a file. */
     int64_t n_streamed, n_spilled;
     int32_t update_is_on_host; /* 1: by desc.update_host; then all states are streamed */
     int32_t update_at;         /* memo_update_at; PASS without states */
@@ -938,8 +971,8 @@ MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer
  * the error says that the whole step must run again, call memo_session_skip_update first.  States
  * keep their bytes, unless the error says that the update has changed some layers: then all calls
  * but destroy are refused until memo_session_fill_states, or memo_session_write_state, has set all
- * states but gradients.  Pieces of a state add up if they adjoin.  Errors: INVALID_STATE (also if
- * more_follow was 1); the device's. */
+ * states but gradients and FETCHED ones.  Pieces of a state add up if they adjoin.  Errors:
+ * INVALID_STATE (also if more_follow was 1); the device's. */
 MEMO_TRY memo_status memo_session_update(memo_session* session, memo_error* error);
 /* What `update` of this step finds in memo_session_get_batch().values, in place of what came with
  * the micro-batch: at most MEMO_BATCH_VALUES_MAX bytes, copied, such as a norm of all gradients, of
@@ -968,7 +1001,7 @@ MEMO_TRY memo_status memo_session_fill_states(memo_session* session,
                                                            int32_t layer),
                                               memo_error* error);
 /* Copies bytes [offset_bytes, offset_bytes + n_bytes) of a state of a layer to the caller's host
- * memory, or sets them, unless it is a gradient; to write, bytes NULL is zero, as all are at first.
+ * memory, or sets them, unless it is a gradient or FETCHED; to write, bytes NULL is zero.
  * They are read and written where they lie, without room on the device.  Waits for the compute
  * stream and for all copies of states, even for 0 bytes.  Nothing happens if the layer lacks the
  * state.  When: as memo_session_fill_states.  Errors: INVALID_STATE; INVALID_ARGUMENT (a layer,
@@ -4924,12 +4957,29 @@ MEMOI void memoi_profile_copies(memoi_profiler* p, int64_t largest_bytes, memo_p
     }
 }
 
+/* Returns the time of a write or a read of the third tier, beside as many copies as fit into its
+ * time alone.  Both use the bandwidth of host memory. */
+MEMOI double memoi_profile_beside(memoi_profiler* p, int is_read,
+                                  const memo_profile_transfer* copy) {
+    const double copy_s = is_read ? copy->back_s : copy->out_s;
+    memob_engine* e = &p->engine;
+    double time_s;
+    p->copy_bytes = copy->size_bytes;
+    p->is_read = is_read;
+    p->n_beside = 0;
+    time_s = memoi_profile_time(p, MEMOB_STREAM_FILE, MEMOI_PROFILE_REPETITIONS);
+    p->n_beside = copy_s > 0 ? (int64_t)fmin(1 + time_s / copy_s, 64) : 64;
+    time_s = memoi_profile_time(p, MEMOB_STREAM_FILE, MEMOI_PROFILE_REPETITIONS);
+    if (!e->status)
+        e->status = memo_stream_synchronize(&e->device, e->streams[MEMOB_STREAM_TO_HOST + is_read],
+                                            e->error);
+    return time_s;
+}
+
 MEMOI void memoi_profile_spill(memoi_profiler* p, const char* directory, double bytes_per_s,
                                memo_profile* profile) {
-    const memo_profile_transfer* copy = &profile->copies[1];
     memob_engine* e = &p->engine;
     const double bytes = MEMOI_PROFILE_COPY_S * bytes_per_s;
-    const int n = MEMOI_PROFILE_REPETITIONS;
     if (!e->status)
         e->status = memob_engine_check_launch(e, "memo_session_desc", "a file", e->error);
     if (e->status) return;
@@ -4941,31 +4991,35 @@ MEMOI void memoi_profile_spill(memoi_profiler* p, const char* directory, double 
     e->status = memob_spill_create(&e->memory.file, directory, p->file_bytes, bytes_per_s,
                                    e->memory.host, e->error);
     memset(e->memory.host, 0, (size_t)(2 * p->half_bytes)); /* no hole in the file, and defined */
-    p->copy_bytes = copy->size_bytes;
-
-    /* Each direction alone first, then beside as many copies as fit into that time.  Both use the
-     * bandwidth of host memory. */
-    for (int is_read = 0; is_read < 2; is_read++) {
-        double* file_s = is_read ? &profile->file.back_s : &profile->file.out_s;
-        const double copy_s = is_read ? copy->back_s : copy->out_s;
-        p->is_read = is_read;
-        p->n_beside = 0;
-        *file_s = memoi_profile_time(p, MEMOB_STREAM_FILE, n);
-        p->n_beside = copy_s > 0 ? (int64_t)fmin(1 + *file_s / copy_s, 64) : 64;
-        *file_s = memoi_profile_time(p, MEMOB_STREAM_FILE, n);
-        if (!e->status)
-            e->status = memo_stream_synchronize(
-                &e->device, e->streams[MEMOB_STREAM_TO_HOST + is_read], e->error);
-    }
+    profile->file.out_s = memoi_profile_beside(p, 0, &profile->copies[1]);
+    profile->file.back_s = memoi_profile_beside(p, 1, &profile->copies[1]);
     profile->file.size_bytes = p->file_bytes;
 }
 
+/* The first bytes of a state that the caller gives. */
+MEMOI void memoi_profile_fetch(memoi_profiler* p, const memob_fetch* fetch, memo_profile* profile) {
+    memob_engine* e = &p->engine;
+    memob_spill_op* op = &p->file_ops[1];
+    const int64_t n_bytes = memob_min(fetch->size_bytes, p->half_bytes);
+    if (!e->status)
+        e->status =
+            memob_engine_check_launch(e, "memo_session_desc", "MEMO_STATE_FETCHED", e->error);
+    if (e->status) return;
+    p->file_bytes = memob_align_up(n_bytes, MEMOB_SPILL_ALIGNMENT);
+    memob_spill_op_init(op, &e->memory.file, 0, e->memory.host, 0, p->file_bytes);
+    op->fetch = *fetch;
+    profile->fetch_s_per_byte = memoi_profile_beside(p, 1, &profile->copies[1]) / (double)n_bytes;
+}
+
 /* Measures copies up to a size, or to less if there is less memory, and a file of that size in the
- * directory; NULL: none.  on_device, on_host: memory for two copies; NULL: the device's.  Each time
- * is the median of five after one warm-up.  profile is zero. */
+ * directory, and bytes of a state that the caller gives; NULL: none.  on_device, on_host: memory
+ * for two copies; NULL: the device's.  Each time is the median of five after one warm-up.  profile
+ * is zero. */
 MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t largest_bytes,
-                                        const char* directory, double bytes_per_s, void* on_device,
-                                        void* on_host, memo_profile* profile, memo_error* error) {
+                                        const char* directory, double bytes_per_s,
+                                        const memob_fetch* fetch, void* on_device, void* on_host,
+                                        memo_profile* profile, memo_error* error) {
+    const int has_file = directory || (fetch && fetch->size_bytes);
     memoi_profiler p;
     memob_engine* e = &p.engine;
     memo_status status;
@@ -4979,14 +5033,14 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
     /* Memory for two copies at a time, on the device and on the host, where the file needs whole
      * pages; of 64 KiB if there is not enough for larger copies.  Streams, and events with
      * times. */
-    p.half_bytes = directory ? memob_align_up(largest_bytes, MEMOB_SPILL_ALIGNMENT) : largest_bytes;
+    p.half_bytes = has_file ? memob_align_up(largest_bytes, MEMOB_SPILL_ALIGNMENT) : largest_bytes;
     for (int64_t least_bytes = 1 << 16;; p.half_bytes = least_bytes) {
         memob_engine_begin(e, device, NULL, 0, on_device, on_host);
         memob_engine_call(e, error);
         largest_bytes = memob_min(largest_bytes, p.half_bytes);
         status = memob_engine_acquire(e, "memo_session_desc", 2 * largest_bytes, 2 * p.half_bytes,
                                       error);
-        if (!status) status = memob_engine_take_streams(e, directory ? 3 : 2, error);
+        if (!status) status = memob_engine_take_streams(e, has_file ? 3 : 2, error);
         if (p.half_bytes <= least_bytes || (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY &&
                                             status != MEMO_STATUS_OUT_OF_HOST_MEMORY))
             break;
@@ -5002,6 +5056,7 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
     /* The copies come before the file, which is timed beside the largest of them. */
     memoi_profile_copies(&p, largest_bytes, profile);
     if (directory) memoi_profile_spill(&p, directory, bytes_per_s, profile);
+    if (fetch && fetch->size_bytes) memoi_profile_fetch(&p, fetch, profile);
     memob_engine_release(e);
     return e->status;
 }
@@ -5023,7 +5078,8 @@ static const memob_value memoi_profile_rows_values[] = {
     MEMOI_PROFILE_TIME("slowdown by a byte", memo_profile, slowdown_s_per_byte[0], 0),
     MEMOI_PROFILE_TIME("slowdown by a byte back", memo_profile, slowdown_s_per_byte[1], 0),
     MEMOI_PROFILE_TIME("time of a byte updated on the host", memo_profile, update_host_s_per_byte,
-                       0)};
+                       0),
+    MEMOI_PROFILE_TIME("time of a fetched byte", memo_profile, fetch_s_per_byte, 0)};
 /* A line of kind 0; that of kind k is k numbers farther, also the times of a row. */
 static const memob_value memoi_profile_layer_values[] = {
     MEMOI_PROFILE_TIME("forward time", memo_profile, forward_s, 0),
@@ -5039,7 +5095,7 @@ static const memob_value memoi_profile_transfer_values[] = {
     MEMOB_VALUE("size", MEMOB_VALUE_INT64, memo_profile_transfer, size_bytes, 0, INT64_MAX),
     MEMOI_PROFILE_TIME("time out", memo_profile_transfer, out_s, 0),
     MEMOI_PROFILE_TIME("time back", memo_profile_transfer, back_s, 0)};
-static const memob_record memoi_profile_rows = {"rows", memoi_profile_rows_values, 9, 5};
+static const memob_record memoi_profile_rows = {"rows", memoi_profile_rows_values, 10, 6};
 static const memob_record memoi_profile_layer = {"layer", memoi_profile_layer_values, 4, 2};
 static const memob_record memoi_profile_tensor = {"tensor", memoi_profile_tensor_values, 1, 0};
 static const memob_record memoi_profile_row = {"row", memoi_profile_row_values, 2, 1};
@@ -5265,6 +5321,7 @@ MEMOI memob_rates memob_rows_find_rates(const memo_profile* profile) {
     rates.bytes_per_s[1][0] = memoi_rows_rate((double)file->size_bytes, file->out_s);
     rates.bytes_per_s[1][1] = memoi_rows_rate((double)file->size_bytes, file->back_s);
     rates.update_host_s_per_byte = profile->update_host_s_per_byte;
+    rates.fetch_s_per_byte = profile->fetch_s_per_byte;
     memcpy(rates.slowdown_s_per_byte, profile->slowdown_s_per_byte,
            sizeof rates.slowdown_s_per_byte);
     return rates;
@@ -6554,7 +6611,9 @@ MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memob_rates* rates, memo_s
     case MEMO_SWAP_LIMIT_DISK:
         rates->bytes_per_s[1][0] *= factor;
         rates->bytes_per_s[1][1] *= factor;
-        return desc->spill_bytes > 0;
+        rates->fetch_s_per_byte /= factor;
+        return desc->spill_bytes > 0 ||
+               (desc->states && desc->states->trainer.fetch && rates->fetch_s_per_byte > 0);
     case MEMO_SWAP_LIMIT_UPDATE:
         rates->update_host_s_per_byte /= factor;
         return desc->states && desc->states->trainer.update_host &&
@@ -7759,9 +7818,11 @@ MEMOI memo_status memoi_session_check_tables(const memo_session_desc* desc, memo
 MEMOI memo_status memoi_session_check_pointers(const memo_session_desc* desc, int computes,
                                                memo_error* error) {
     const int has_no_step = computes && !desc->step;
-    int recomputes = 0;
+    int recomputes = 0, fetches = 0;
     for (int32_t t = 0; t < desc->n_tensors; t++)
         recomputes |= memob_is_recomputed(desc->tensors[t].away);
+    for (int32_t i = 0; i < desc->n_states; i++)
+        fetches |= (desc->states[i].uses & MEMO_STATE_FETCHED) != 0;
     const memob_rule rules[] = {
         {desc->device_memory && !desc->device_bytes,
          "device_memory: set, but device_bytes is 0; device_bytes must be its size"},
@@ -7775,6 +7836,8 @@ MEMOI memo_status memoi_session_check_pointers(const memo_session_desc* desc, in
         {has_no_step && !desc->backward, "backward: NULL; set it, or `step`"},
         {computes && recomputes && !desc->recompute,
          "recompute: NULL, but a tensor is MEMO_ROWS or MEMO_WHOLE; set recompute"},
+        {computes && fetches && !desc->fetch,
+         "fetch: NULL, but a state is MEMO_STATE_FETCHED; set fetch"},
         {desc->policy == MEMO_POLICY_ROWS && !desc->rows,
          "rows: NULL, but policy is ROWS; set the table of rows"}};
     const char* field = MEMOB_FIRST_FAULT(rules);
@@ -8369,17 +8432,26 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     return memob_states_get_sizes(states, &s->states_sizes, error);
 }
 
-/* Sets the bits of the first n states of layers, in the order of what streaming costs. */
-MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, uint32_t* bits) {
-    static const uint32_t order[] = {MEMO_STATE_UPDATE, MEMO_STATE_GRADIENT, 0}; /* 0: others */
+/* When the states of a table leave the device, by what streaming costs: first those that the update
+ * alone uses, then gradients, FETCHED ones, which take no host memory, and others. */
+MEMOI int32_t memoi_session_leaves(uint32_t uses) {
+    uses &= ~(uint32_t)MEMO_STATE_MADE;
+    if (uses == MEMO_STATE_UPDATE) return 0;
+    if (uses == MEMO_STATE_GRADIENT) return 1;
+    return uses & MEMO_STATE_FETCHED ? 2 : 3;
+}
+
+/* Sets the bits of the first n states of layers that leave the device, or (to_file) the host. */
+MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, int to_file, uint32_t* bits) {
     const int64_t n_layers = s->states_desc.n_layers;
     memset(bits, 0, (size_t)n_layers * sizeof *bits);
-    for (int32_t k = 0; k < 3 * s->states_desc.n_states; k++) {
+    for (int32_t k = 0; k < 4 * s->states_desc.n_states; k++) {
         const int32_t i = k % s->states_desc.n_states;
-        const uint32_t uses = s->desc.states[i].uses & ~(uint32_t)MEMO_STATE_MADE;
-        const int is_other = uses != MEMO_STATE_UPDATE && uses != MEMO_STATE_GRADIENT;
+        const uint32_t uses = s->desc.states[i].uses;
         const int64_t count = memob_min(n, n_layers);
-        if ((is_other ? 0 : uses) != order[k / s->states_desc.n_states]) continue;
+        if (memoi_session_leaves(uses) != k / s->states_desc.n_states ||
+            (to_file && uses & MEMO_STATE_FETCHED))
+            continue;
         for (int64_t layer = 0; layer < n_layers; layer++)
             if ((layer + 1) * count / n_layers > layer * count / n_layers) bits[layer] |= 1u << i;
         n -= count;
@@ -8400,6 +8472,21 @@ MEMOI memo_status memoi_session_update_host(void* session, int32_t layer, memo_e
     return MEMO_STATUS_OK;
 }
 
+/* The error names the state, which threads of the device do not know as the trainer does. */
+MEMOI memo_status memoi_session_fetch(void* session, int32_t layer, int32_t state, int64_t at,
+                                      void* to, int64_t n_bytes, memo_error* error) {
+    const memo_session* s = (const memo_session*)session;
+    memo_error why = MEMO_ZERO(memo_error);
+    const memo_status status = s->desc.fetch(s->desc.user, layer - 1, state, at, to, n_bytes, &why);
+    if (!status) return status;
+    return memo_error_set(error, status,
+                          "memo_session_desc.fetch: layer %d, state `%.32s`, bytes %lld to %lld: "
+                          "%.300s",
+                          (int)layer - 1, memob_session_name(s->desc.states[state].name),
+                          (long long)at, (long long)(at + n_bytes),
+                          *why.message ? why.message : memo_status_name(status));
+}
+
 /* Streams, spills and updates states as the current plan says. */
 MEMOI void memoi_session_stream(memo_session* s) {
     const memo_step_plan* plan = s->part->plan;
@@ -8411,9 +8498,10 @@ MEMOI void memoi_session_stream(memo_session* s) {
     s->states_desc.spill_bytes_per_s = s->desc.spill_bytes_per_s;
     s->states_desc.update_at = plan->update_at;
     s->states_desc.trainer.update_host = plan->update_is_on_host ? memoi_session_update_host : NULL;
+    s->states_desc.trainer.fetch = s->desc.fetch ? memoi_session_fetch : NULL;
     s->states_desc.trainer.user = s;
-    memoi_session_take_first(s, plan->n_streamed, s->streamed);
-    memoi_session_take_first(s, plan->n_spilled, s->spilled);
+    memoi_session_take_first(s, plan->n_streamed, 0, s->streamed);
+    memoi_session_take_first(s, plan->n_spilled, 1, s->spilled);
     memoi_keep(s, memob_states_get_sizes(&s->states_desc, &s->states_sizes, &s->call_error));
 }
 
@@ -8660,8 +8748,11 @@ MEMOI const char* memoi_checked_state(memo_session* s, memoi_checked_glance* vie
         return "not zero when the first backward of a step begins; the device's fill failed, or "
                "something writes to it";
     if (!view->is_end && before && !is_zero_due && hash != before)
-        return "it changed while its layer was closed; write only in passes that may, or with "
-               "memo_session_write_state";
+        return uses & MEMO_STATE_FETCHED
+                   ? "its bytes are not those of before; desc.fetch must give the same bytes each "
+                     "time, and nothing may write to them"
+                   : "it changed while its layer was closed; write only in passes that may, or "
+                     "with memo_session_write_state";
     if (view->is_end && !is_written && hash != before)
         return "the pass wrote to it, but may only read it; add the pass to its uses, or write "
                "to another state";
@@ -9228,7 +9319,7 @@ MEMOI void memoi_session_find_whole(memo_session* s, int32_t layer, int32_t stat
     for (int64_t k = 0; k < (int64_t)s->states_desc.n_layers * n_states; k++) {
         const memob_states_layer* of = &s->states->layers[k / n_states];
         const int64_t n_bytes = s->whole[2 * k + 1] - s->whole[2 * k];
-        n_left += ((of->has & ~s->states->gradients) >> k % n_states & 1) &&
+        n_left += ((of->has & ~(s->states->gradients | s->states->fetched)) >> k % n_states & 1) &&
                   n_bytes < s->desc.states[k % n_states].size_bytes;
     }
     if (!n_left) *s->lost = 0;
@@ -9256,6 +9347,12 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
         return MEMOB_INVALID(error,
                              "memo_session_write_state: state %d is a gradient, which a backward "
                              "sets to zero; write it between begin and end of a backward",
+                             (int)state);
+
+    if (!reads && s->desc.states[state].uses & MEMO_STATE_FETCHED)
+        return MEMOB_INVALID(error,
+                             "memo_session_write_state: state %d is FETCHED: its bytes are what "
+                             "desc.fetch gives, each time the same; change them in a new session",
                              (int)state);
 
     /* Pending updates end before, which know what they leave. */
@@ -12190,21 +12287,39 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
     times->between_s = fmax(rest_s, 0) / memoi_session_n_group(s);
 }
 
-/* Measures copies and the file within the budgets.  Larger copies measure the rate better, but
+/* The largest state that desc.fetch gives, of the first layer that has it, if states may stream. */
+MEMOI memob_fetch memoi_session_find_fetch(const memo_session* s) {
+    const memob_states_desc* d = &s->states_desc;
+    memob_fetch most = {d->trainer.fetch, d->trainer.user, 0, 0, 0};
+    for (int32_t k = 0; k < d->n_layers * d->n_states && !s->desc.states_stay; k++) {
+        const memo_state* state = &d->states[k % d->n_states];
+        const uint32_t kind = state->kinds >> d->layer_kinds[k / d->n_states] & 1;
+        if (!(state->uses & MEMO_STATE_FETCHED && kind) || state->size_bytes <= most.size_bytes)
+            continue;
+        most.layer = k / d->n_states;
+        most.state = k % d->n_states;
+        most.size_bytes = state->size_bytes;
+    }
+    return most;
+}
+
+/* Measures copies and the third tier within the budgets.  Large copies measure the rate better, but
  * their buffers must fit beside the trainer's. */
 MEMOI void memoi_session_measure_copies(memo_session* s, memo_profile* profile) {
     const memo_session_desc* desc = &s->desc;
     const int has_file = /* and room to time it */
         desc->spill_directory && desc->host_bytes >= 2 * MEMOB_SPILL_ALIGNMENT;
+    const memob_fetch fetch = memoi_session_find_fetch(s);
     int64_t n_bytes = (int64_t)32 << 20, on_host_bytes;
     if (desc->device_bytes) n_bytes = memob_min(n_bytes, desc->device_bytes / 4);
     if (desc->host_bytes) n_bytes = memob_min(n_bytes, desc->host_bytes / 4);
     n_bytes = memob_max(n_bytes, 64);
     memob_session_log(s, "session: measuring copies up to %lld bytes", (long long)n_bytes);
-    on_host_bytes = 2 * memob_align_up(n_bytes, has_file ? MEMOB_SPILL_ALIGNMENT : 1);
+    on_host_bytes =
+        2 * memob_align_up(n_bytes, has_file || fetch.size_bytes ? MEMOB_SPILL_ALIGNMENT : 1);
     memoi_keep(s,
                memoi_profile_measure(s->device, n_bytes, has_file ? desc->spill_directory : NULL,
-                                     desc->spill_bytes_per_s,
+                                     desc->spill_bytes_per_s, &fetch,
                                      2 * n_bytes <= desc->device_bytes ? desc->device_memory : NULL,
                                      on_host_bytes <= desc->host_bytes ? desc->host_memory : NULL,
                                      profile, &s->call_error));
@@ -12492,7 +12607,8 @@ MEMOI int memoi_timing_is_open(const memo_session* s, const memo_step_plan* plan
 
 #define MEMOI_TIMING_PIECE ((int64_t)1 << 20)
 
-/* Copies states of all layers but gradients, which have no meaning between steps: those that are
+/* Copies states of all layers but gradients, which have no meaning between steps, and FETCHED ones,
+ * which an engine fetches when it is created: those that are
  * streamed in an engine, through the bytes of a piece, or the others, through as many bytes as they
  * have.  from NULL: from the bytes.  to NULL: to the bytes; streamed states only return to their
  * places on the host.  Returns the number of bytes. */
@@ -12502,7 +12618,8 @@ MEMOI int64_t memoi_timing_copy(memo_session* s, const memob_states* of, int is_
     for (int32_t k = 0; k < s->states_desc.n_layers * s->desc.n_states; k++) {
         const int32_t layer = k / s->desc.n_states, i = k % s->desc.n_states;
         const memob_states_layer* l = &of->layers[layer];
-        const uint32_t which = l->has & ~of->gradients & (is_streamed ? l->streamed : ~l->streamed);
+        const uint32_t which =
+            l->has & ~(of->gradients | of->fetched) & (is_streamed ? l->streamed : ~l->streamed);
         const int64_t most = is_streamed && !to ? 1 : MEMOB_BYTES_MAX; /* a byte takes all along */
         const int64_t size_bytes =
             which >> i & 1 ? memob_min(s->desc.states[i].size_bytes, most) : 0;
@@ -12582,6 +12699,7 @@ MEMOI void memoi_timing_swap(memo_session* s, memo_step_plan* plan, memob_states
     memoi_timing_open(s, before);
     MEMO_ASSERT(s->own_plan == before && s->part->plan == before); /* 5 */
     if (moved) (void)memoi_timing_copy(s, moved, 0, NULL, moved, bytes + MEMOI_TIMING_PIECE);
+    if (moved && !s->failure.status) memoi_keep(s, memob_states_fetch(moved, &s->call_error));
     memoi_session_settle(s);
     s->timing.is_lost = s->all_failed;
     s->failure = why;

@@ -330,7 +330,8 @@ MEMOI memo_status memoi_verified_visit_states(memoi_verified* v, memo_session* s
         for (int32_t i = 0; i < v->desc->n_states && !status; i++) {
             const memo_state* state = &v->desc->states[i];
             if ((state->uses == MEMO_STATE_GRADIENT) != reads) continue;
-            memset(bytes, 0, (size_t)state->size_bytes); /* also where a layer lacks it */
+            if (state->uses & MEMO_STATE_FETCHED) continue; /* it has the caller's numbers */
+            memset(bytes, 0, (size_t)state->size_bytes);    /* also where a layer lacks it */
             for (int64_t k = 0; k < state->size_bytes / 2 && !reads; k++) {
                 const uint64_t r = memob_random(&random);
                 const uint64_t sign =

@@ -3623,6 +3623,7 @@ MEMOI void memoi_swap_generate_times(const memob_rates* rates, memo_schedule* sc
         const double n_bytes = (double)op->link_bytes;
         if (!strcmp(name, "update on host"))
             op->duration_s = n_bytes * rates->update_host_s_per_byte;
+        if (!strcmp(name, "fetch")) op->duration_s = n_bytes * rates->fetch_s_per_byte;
         for (int k = 0; k < 4; k++) {
             const double rate = rates->bytes_per_s[k < 2][k % 2];
             if (strcmp(name, names[k]) || !op->link_bytes) continue;

@@ -15,7 +15,7 @@
 typedef struct memob_rates {
     double copy_s;            /* of each copy, in addition to the bytes */
     double bytes_per_s[2][2]; /* of copies, of the file: out, back; 0: they take no time */
-    double update_host_s_per_byte;
+    double update_host_s_per_byte, fetch_s_per_byte;
     double slowdown_s_per_byte[2]; /* of computation, by copies beside it: to the host, back */
 } memob_rates;
 
@@ -65,6 +65,11 @@ MEMOI void memoi_clock_copy(memob_clock* c, int32_t kind, int32_t n_copies, int6
     if (!n_copies) return;
     if (!is_file) c->in_flight_s[is_back] += bytes_s;
     memob_clock_add(c, streams[is_file], (is_file ? 0 : n_copies * c->rates->copy_s) + bytes_s);
+}
+
+/* A function of the caller gives bytes. */
+MEMOI void memoi_clock_fetch(memob_clock* c, int64_t n_bytes) {
+    memob_clock_add(c, MEMOB_STREAM_FILE, c->rates->fetch_s_per_byte * (double)n_bytes);
 }
 
 /* A visit computes.  Copies that were enqueued since the last one computed make it slower. */

@@ -12,7 +12,9 @@
 typedef struct memob_memory {
     char *device, *host;
     int32_t owns_device, owns_host;
-    memob_spill_op* spill_ops; /* writes and reads of the file, each made when it is first used */
+    /* Writes and reads of the file, each made when it is first used; before that, those by a
+     * function of the caller. */
+    memob_spill_op* spill_ops;
     memob_spill_file file;
     int64_t copied_bytes[2], file_bytes[2]; /* so far: to the host, back; to the file, back */
 } memob_memory;

@@ -25,7 +25,7 @@ typedef struct memob_moves {
     const memob_move* pieces;           /* of each item, one behind the other */
     const int32_t* first_piece;         /* (n_items + 1) */
     const int64_t *device_at, *host_at; /* of each slot: its begin; NULL: pieces have it */
-    const int64_t* file_at;             /* (n_items) */
+    const int64_t* file_at;             /* (n_items); -1: a function of the caller gives the item */
     int64_t n_rows;                     /* of this micro-batch */
 } memob_moves;
 
@@ -35,14 +35,21 @@ MEMOI int64_t memoi_piece_bytes(const memob_move* piece, int64_t n_rows) {
     return piece->row_bytes ? memob_min(piece->n_bytes, n_bytes) : piece->n_bytes;
 }
 
+/* 1: a function of the caller gives the item, in place of the file. */
+MEMOI int memoi_moves_fetch(const memob_moves* moves, int32_t item) {
+    return moves->file_at && moves->file_at[item] < 0;
+}
+
 /* Enqueues a write or a read of an item, all of its rows. */
 MEMOI void memoi_moves_use_file(memob_engine* e, const memob_moves* moves, int32_t kind,
                                 const memob_part* part) {
-    const int64_t n_bytes = moves->file_bytes[part->item], begin = moves->file_at[part->item];
+    const int64_t n_bytes = moves->file_bytes[part->item];
+    const int64_t begin = memob_max(moves->file_at[part->item], 0);
     const int64_t host = moves->host_at ? moves->host_at[part->at]
                                         : moves->pieces[moves->first_piece[part->item]].host;
     if (!n_bytes) return;
-    MEMO_ASSERT(begin >= 0 && begin + n_bytes <= moves->sizes[MEMO_TIER_FILE]); /* 1 */
+    MEMO_ASSERT(memoi_moves_fetch(moves, part->item) ||
+                begin + n_bytes <= moves->sizes[MEMO_TIER_FILE]); /* 1 */
     memob_engine_use_file(e, moves->memory, 2 * (int64_t)part->item + (kind == MEMOB_OP_READ),
                           kind == MEMOB_OP_WRITE, host, begin, n_bytes);
 }
@@ -68,7 +75,9 @@ MEMOI inline void memoi_moves_copy(memob_engine* e, const memob_moves* moves, in
 MEMOI void memoi_moves_item(memob_sink* sink, const memob_moves* moves, int32_t kind,
                             const memob_part* part) {
     const int is_file = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_READ;
-    if (sink->clock)
+    if (sink->clock && is_file && memoi_moves_fetch(moves, part->item))
+        memoi_clock_fetch(sink->clock, moves->file_bytes[part->item]);
+    else if (sink->clock)
         memoi_clock_copy(sink->clock, kind, moves->n_copies ? moves->n_copies[part->item] : 1,
                          (is_file ? moves->file_bytes : moves->n_bytes)[part->item]);
     else if (is_file)

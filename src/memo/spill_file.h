@@ -2,7 +2,8 @@
 #include "memo/text.h"
 #include "memo/device.h"
 /* ---- >>spill file -------------------------------------------------------------------------------
- * Knows: an unnamed file, its reads and writes as operations.  Knows nothing of layers.
+ * Knows: the third tier: an unnamed file, its reads and writes as operations, and reads by a
+ * function of the caller.  Knows nothing of what the bytes are.
  *
  * 1. Addresses in the file and sizes of operations are multiples of MEMOB_SPILL_ALIGNMENT.
  * 2. The parts of an operation follow each other and cover it; each begins at such a multiple.
@@ -22,6 +23,18 @@ typedef struct memob_spill_file {
     char directory[160]; /* for messages; may be cut short */
 } memob_spill_file;
 
+/* Copies bytes [at, at + n_bytes) of a state to `to`. */
+typedef memo_status (*memob_fetch_function)(void* user, int32_t layer, int32_t state, int64_t at,
+                                            void* to, int64_t n_bytes, memo_error* error);
+
+/* A state that a function gives in place of the file. */
+typedef struct memob_fetch {
+    memob_fetch_function function;
+    void* user;
+    int32_t layer, state;
+    int64_t size_bytes; /* of the state; 0: the file */
+} memob_fetch;
+
 /* Bytes that go to the file or come back.  It may be enqueued any number of times. */
 typedef struct memob_spill_op {
     memo_host_call call;
@@ -29,6 +42,7 @@ typedef struct memob_spill_op {
     char* address;
     int64_t offset, n_bytes;
     int32_t is_write;
+    memob_fetch fetch; /* of a read at `offset` of the state, whose last page may be short */
 } memob_spill_op;
 
 MEMOI memo_status memoi_spill_run(void* op, memo_error* error);
@@ -36,10 +50,20 @@ MEMOI memo_status memoi_spill_run(void* op, memo_error* error);
 MEMOI void memob_spill_op_init(memob_spill_op* op, const memob_spill_file* file, int is_write,
                                char* address, int64_t offset, int64_t n_bytes) {
     const memob_spill_op made = {
-        {memoi_spill_run, op, NULL}, file, address, offset, n_bytes, is_write};
+        {memoi_spill_run, op, NULL}, file, address, offset, n_bytes, is_write,
+        MEMO_ZERO(memob_fetch)};
     MEMO_ASSERT(offset >= 0 && offset % MEMOB_SPILL_ALIGNMENT == 0);   /* 1 */
     MEMO_ASSERT(n_bytes >= 0 && n_bytes % MEMOB_SPILL_ALIGNMENT == 0); /* 1 */
     *op = made;
+}
+
+/* Bytes of an operation that a function gives. */
+MEMOI memo_status memoi_spill_fetch(const memob_spill_op* op, int64_t begin, int64_t n_bytes,
+                                    memo_error* error) {
+    const memob_fetch* from = &op->fetch;
+    const int64_t at = op->offset + begin;
+    return from->function(from->user, from->layer, from->state, at, op->address + begin,
+                          memob_min(n_bytes, from->size_bytes - at), error);
 }
 
 #if defined(_WIN32)
@@ -51,8 +75,10 @@ MEMOI memo_status memob_spill_create(memob_spill_file* file, const char* directo
                           "spill_directory %s: not supported on Windows; NULL is", directory);
 }
 MEMOI memo_status memoi_spill_run(void* argument, memo_error* error) {
-    (void)argument;
-    return memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "not supported on Windows");
+    const memob_spill_op* op = (const memob_spill_op*)argument;
+    return op->fetch.size_bytes
+               ? memoi_spill_fetch(op, 0, op->n_bytes, error)
+               : memo_error_set(error, MEMO_STATUS_UNSUPPORTED, "not supported on Windows");
 }
 #else
 /* A macro of GNU's alone; glibc has it under two names. */
@@ -82,7 +108,11 @@ MEMOI void* memoi_spill_run_part(void* argument) {
     memoi_spill_part* part = (memoi_spill_part*)argument;
     const memob_spill_op* op = part->op;
     const int64_t most_bytes = (int64_t)1 << 30; /* of one call */
-    while (part->n_bytes > 0) {
+    if (op->fetch.size_bytes) {
+        part->error.status = memoi_spill_fetch(op, part->begin, part->n_bytes, &part->error);
+        if (!part->error.status) part->n_bytes = 0;
+    }
+    while (part->n_bytes > 0 && !part->error.status) {
         char* address = op->address + part->begin;
         const int64_t offset = op->offset + part->begin;
         const size_t n = (size_t)memob_min(part->n_bytes, most_bytes);
@@ -165,6 +195,7 @@ MEMOI memo_status memoi_spill_run(void* argument, memo_error* error) {
     const memob_spill_file* file = op->file;
     int64_t begin_ns = memob_now_ns();
     memo_status status = memoi_spill_run_parts(op, error);
+    if (op->fetch.size_bytes) return status;
     if (!status) status = memoi_spill_uncache(op, error);
     if (!status && file->bytes_per_s > 0) {
         double pace_s = (double)op->n_bytes / file->bytes_per_s;
@@ -261,10 +292,12 @@ MEMOI memo_status memob_spill_launch(const memo_device* device, memo_stream stre
     memo_op_desc what = MEMO_ZERO(memo_op_desc);
     memo_status status;
     what.name = op->is_write ? "to file" : "from file";
+    if (op->fetch.size_bytes) what.name = "fetch";
     what.link_bytes = op->n_bytes;
     what.reads = op->is_write ? &on_host : &in_file;
     what.writes = op->is_write ? &in_file : &on_host;
-    what.n_reads = what.n_writes = 1;
+    what.n_reads = !op->fetch.size_bytes; /* the caller's bytes, to which nobody writes */
+    what.n_writes = 1;
     status = memo_annotate(device, stream, &what, error);
     return status ? status : memo_launch_host(device, stream, &op->call, error);
 }

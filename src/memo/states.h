@@ -25,12 +25,64 @@ MEMOI void memob_states_destroy(memob_states* states) {
     MEMO_FREE(states);
 }
 
+/* A use of n_bytes of a state from offset_bytes on in the file, or by the caller's function. */
+MEMOI void memoi_states_make_op(memob_states* states, int32_t layer, int32_t state, int is_write,
+                                int64_t offset_bytes, int64_t n_bytes, memob_spill_op* op) {
+    memob_memory* memory = &states->sink.engine.memory;
+    const int64_t* at = memoi_states_bytes(states, layer, state)->at;
+    const memob_fetch fetch = {states->trainer.fetch, states->trainer.user, layer, state,
+                               states->states[state].size_bytes};
+    memob_spill_op_init(op, &memory->file, is_write, memory->host + at[1] + offset_bytes,
+                        memob_max(at[2], 0) + offset_bytes,
+                        memob_align_up(n_bytes, MEMOB_SPILL_ALIGNMENT));
+    if (states->fetched >> state & 1) op->fetch = fetch;
+}
+
+/* FETCHED states that are streamed: their reads. */
+MEMOI void memoi_states_make_fetches(memob_states* states) {
+    memob_spill_op* ops = states->sink.engine.memory.spill_ops;
+    for (int32_t k = 0; k < states->n_layers * states->n_states && states->fetched; k++) {
+        const int32_t layer = k / states->n_states, s = k % states->n_states;
+        if (states->layers[layer].spilled & states->fetched & 1u << s)
+            memoi_states_make_op(states, layer, s, 0, 0, states->states[s].size_bytes,
+                                 &ops[2 * (int64_t)k + 1]);
+    }
+}
+
+/* FETCHED states that stay on the device, by the calling thread, through memory of its own. */
+MEMOI memo_status memob_states_fetch(memob_states* states, memo_error* error) {
+    const memob_engine* e = &states->sink.engine;
+    const int64_t most_bytes = (int64_t)1 << 22; /* a multiple of MEMOB_SPILL_ALIGNMENT */
+    char* bytes = states->fetched ? (char*)MEMO_MALLOC((size_t)most_bytes) : NULL;
+    memo_status status = MEMO_STATUS_OK;
+    if (states->fetched && !bytes) return memob_no_memory(error, "bytes of FETCHED states");
+    for (int32_t k = 0; k < states->n_layers * states->n_states && states->fetched; k++) {
+        const int32_t layer = k / states->n_states, s = k % states->n_states;
+        const memob_states_layer* l = &states->layers[layer];
+        const int stays = (int)((l->has & ~l->streamed & states->fetched) >> s & 1);
+        const int64_t size_bytes = stays ? states->states[s].size_bytes : 0;
+        for (int64_t at = 0; at < size_bytes && !status; at += most_bytes) {
+            const int64_t n_bytes = memob_min(size_bytes - at, most_bytes);
+            status =
+                states->trainer.fetch(states->trainer.user, layer, s, at, bytes, n_bytes, error);
+            if (!status)
+                status = memob_copy_now(&e->device, e->streams[MEMOB_STREAM_TO_DEVICE],
+                                        e->memory.device + states->bytes[k].at[0] + at, bytes,
+                                        n_bytes, 1, error);
+        }
+    }
+    MEMO_FREE(bytes);
+    return status;
+}
+
 /* Takes memory, file, streams and events; memob_states_destroy frees any part of them. */
 MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_desc* desc,
                                        int is_dry, memo_error* error) {
     static const char name[] = "memo_session_desc";
     const memob_states_sizes* sizes = &states->sizes;
-    const int has_file = sizes->spill_bytes > 0, launches = has_file || states->updates;
+    const int has_file = sizes->spill_bytes > 0, has_windows = memoi_states_have_windows(states);
+    const int launches = has_windows || states->updates;
+    const char* const launched[] = {"update_host", "MEMO_STATE_FETCHED", "the spill file"};
     memob_engine* e = &states->sink.engine;
     memo_stream filling;
     memo_status status = MEMO_STATUS_OK;
@@ -39,14 +91,14 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
                              "memo_session_desc.spill_directory: NULL, but spilled has bits");
     status = memob_states_make_items(states, error);
     if (launches && !status)
-        status =
-            memob_engine_check_launch(e, name, has_file ? "the spill file" : "update_host", error);
+        status = memob_engine_check_launch(e, name, launched[has_windows + has_file], error);
     if (!status)
         status = memob_engine_acquire(e, name, sizes->device_bytes, sizes->host_bytes, error);
     if (!status) status = memoi_sink_take_streams(&states->sink, launches ? 3 : 2, error);
     if (status) return status;
+    memoi_states_make_fetches(states);
 
-    /* All states are zero at first, as a new file is. */
+    /* All states but FETCHED ones are zero at first, as a new file is. */
     if (is_dry) return status;
     if (sizes->host_bytes) memset(e->memory.host, 0, (size_t)sizes->host_bytes);
     if (has_file)
@@ -56,10 +108,12 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
     filling = e->streams[MEMOB_STREAM_TO_DEVICE];
     if (!status && sizes->resident_bytes)
         status = memo_fill(&e->device, filling, e->memory.device, 0, sizes->resident_bytes, error);
-    return status ? status : memo_stream_synchronize(&e->device, filling, error);
+    if (!status) status = memo_stream_synchronize(&e->device, filling, error);
+    return status ? status : memob_states_fetch(states, error);
 }
 
-/* All states are zero bytes at first.  is_dry: as for memob_swap_create.  Errors: INVALID_ARGUMENT,
+/* All states but FETCHED ones are zero bytes at first.  is_dry: as for memob_swap_create.  Errors:
+ * INVALID_ARGUMENT,
  * OUT_OF_DEVICE_MEMORY, OUT_OF_HOST_MEMORY, UNSUPPORTED (update_host, but no launch_host), the
  * device's; of a file as memo_swap_create. */
 MEMOI memo_status memob_states_create(const memob_states_desc* desc, int is_dry,
@@ -440,17 +494,16 @@ MEMOI memo_status memob_states_end_step(memob_states* states, memo_error* error)
 
 /* --- from and to the caller --- */
 
-/* Writes the blocks with these bytes of a spilled state to the file, or reads them, now. */
+/* Writes the blocks with these bytes of a spilled state to the file, or reads them, now; those of a
+ * FETCHED state are only read. */
 MEMOI void memoi_states_pass_file(memob_states* states, int32_t layer, int32_t state, int is_read,
                                   int64_t offset_bytes, int64_t n_bytes) {
     memob_engine* e = &states->sink.engine;
     const int64_t begin = offset_bytes / MEMOB_SPILL_ALIGNMENT * MEMOB_SPILL_ALIGNMENT;
-    const int64_t* at = memoi_states_bytes(states, layer, state)->at;
     memob_spill_op op;
     if (e->status || !(states->layers[layer].spilled >> state & 1)) return;
-    memob_spill_op_init(&op, &e->memory.file, !is_read, e->memory.host + at[1] + begin,
-                        at[2] + begin,
-                        memob_align_up(offset_bytes + n_bytes - begin, MEMOB_SPILL_ALIGNMENT));
+    memoi_states_make_op(states, layer, state, !is_read, begin, offset_bytes + n_bytes - begin,
+                         &op);
     e->status = memoi_spill_run(&op, e->error);
 }
 

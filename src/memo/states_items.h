@@ -100,7 +100,8 @@ MEMOI memo_status memob_states_make_items(memob_states* states, memo_error* erro
     states->n_slots[0] = memoi_states_find_slots(states, 0, borders, on_device);
     states->n_slots[1] = memoi_states_find_slots(states, 1, borders, on_host);
     for (int32_t i = 0; i < n_items; i++) {
-        const int is_spilled = states->bytes[i].at[MEMO_TIER_FILE] >= 0;
+        const uint32_t spilled = states->layers[i / states->n_states].spilled;
+        const int is_spilled = (int)(spilled >> i % states->n_states & 1);
         const memob_item item = {on_device[2 * i + 1] - on_device[2 * i],
                                  on_host[2 * i + 1] - on_host[2 * i],
                                  1,

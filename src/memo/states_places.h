@@ -14,7 +14,8 @@
  * What all layers share (an embedding) is a layer of its own kind.
  *
  * Third tier: a file.  Spilled states pass through two places on the host, one for each place on
- * the device.
+ * the device.  So do FETCHED ones, which lie nowhere in memo's memory: a function of the caller
+ * takes the place of the file.
  *
  * Update on the host.  States that only the update uses never leave the host, and have no place on
  * the device.
@@ -34,7 +35,8 @@ typedef struct memob_states_trainer {
      * may run as late as the next forward of the layer, so what changes from step to step, such as
      * a step number, belongs in a state. */
     memo_status (*update_host)(void* user, int32_t layer, memo_error* error);
-    void* user; /* the first argument of all */
+    memob_fetch_function fetch; /* gives FETCHED states, from threads of the device, too */
+    void* user;                 /* the first argument of all */
 } memob_states_trainer;
 
 /* Start from all zero. */
@@ -44,9 +46,10 @@ typedef struct memob_states_desc {
     int32_t computes_on_host; /* as in memo_swap_desc */
     const memo_state* states; /* copied; at most MEMO_STATES_MAX */
     int32_t n_states, n_layers;
-    const int32_t* layer_kinds;  /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
-    const uint32_t* streamed;    /* (n_layers), copied.  Bit s: state s is streamed; NULL: none */
-    const uint32_t* spilled;     /* likewise: those of them that lie in a file; NULL: none */
+    const int32_t* layer_kinds; /* (n_layers), copied: 0 to 31; NULL: all layers are of kind 0 */
+    const uint32_t* streamed;   /* (n_layers), copied.  Bit s: state s is streamed; NULL: none */
+    /* Likewise: those of them that lie in a file; NULL: none.  Bits of FETCHED ones do nothing. */
+    const uint32_t* spilled;
     const char* spill_directory; /* of the file, as in memo_swap_desc, as the next */
     double spill_bytes_per_s;
     int32_t update_at; /* memo_update_at; 0: PASS.  On the host DEFERRED is PASS, too */
@@ -68,7 +71,7 @@ typedef struct memob_states_sizes {
 } memob_states_sizes;
 
 typedef struct memob_states_layer {
-    uint32_t has, streamed, spilled; /* bit s: state s */
+    uint32_t has, streamed, spilled; /* bit s: state s.  spilled: also FETCHED ones that stream */
     int32_t place;                   /* 0 or 1; -1: nothing is streamed */
     int32_t has_gradients;           /* a backward of this step has ended */
     int32_t open_pass;               /* 1 + memob_pass; 0: the layer is closed */
@@ -82,13 +85,14 @@ typedef struct memob_states_update {
 } memob_states_update;
 
 typedef struct memob_states {
-    memob_sink sink; /* memory.spill_ops: (n_layers, n_states, 2); NULL: none is spilled */
+    memob_sink sink; /* memory.spill_ops: (n_layers, n_states, 2); NULL: nothing has windows */
     int32_t update_at, n_layers, n_states; /* update_at: memo_update_at */
     int32_t* turns;                        /* of the desc */
     int32_t n_turns, n_chunks;
     memo_state states[MEMO_STATES_MAX];
     uint32_t gradients, updated;      /* which states they are */
     uint32_t made;                    /* the update writes all their bytes */
+    uint32_t fetched;                 /* the caller's function gives them */
     uint32_t used_by[MEMOB_N_PASSES]; /* (memob_pass): which states each pass uses, and gradients */
     uint32_t hosted;                  /* those that never leave the host */
     memob_states_trainer trainer;
@@ -117,6 +121,16 @@ typedef struct memob_states {
     int64_t n_unseen;           /* updates since all streams were synchronized without an error */
 } memob_states;
 
+/* Are these the uses of a state? */
+MEMOI int memoi_states_are_uses(uint32_t uses) {
+    const uint32_t frozen = MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD;
+    if (uses & MEMO_STATE_UPDATE)
+        uses &= ~(uint32_t)MEMO_STATE_MADE;
+    else if (uses & frozen)
+        uses &= ~(uint32_t)MEMO_STATE_FETCHED;
+    return uses > 0 && uses <= MEMO_STATE_GRADIENT;
+}
+
 /* The sizes and uses of states; all else of a desc is a session's.  With this limit no sum of bytes
  * overflows. */
 MEMOI memo_status memoi_states_check_desc(const memob_states_desc* desc, memo_error* error) {
@@ -128,13 +142,12 @@ MEMOI memo_status memoi_states_check_desc(const memob_states_desc* desc, memo_er
                 "memo_session_desc.states[%d].size_bytes: %lld bytes in each of %d "
                 "layers; 0 to 2^56 in all are valid",
                 (int)i, (long long)state->size_bytes, (int)desc->n_layers);
-        if (state->uses == 0 ||
-            (state->uses & ~(state->uses & MEMO_STATE_UPDATE ? (unsigned)MEMO_STATE_MADE : 0u)) >
-                MEMO_STATE_GRADIENT)
+        if (!memoi_states_are_uses(state->uses))
             return MEMOB_INVALID(error,
                                  "memo_session_desc.states[%d].uses: %u; a sum of "
                                  "MEMO_STATE_FORWARD, _BACKWARD and _UPDATE, with _UPDATE also "
-                                 "_MADE, or MEMO_STATE_GRADIENT alone, is valid",
+                                 "_MADE, without it also _FETCHED, or MEMO_STATE_GRADIENT alone, "
+                                 "is valid",
                                  (int)i, (unsigned)state->uses);
     }
     return MEMO_STATUS_OK;
@@ -162,6 +175,11 @@ MEMOI memo_owner memoi_states_owner(const memo_state* state) {
                                                                     : MEMO_OWNER_OPTIMIZER;
 }
 
+/* 1: states pass through windows on the host: spilled or FETCHED ones. */
+MEMOI int memoi_states_have_windows(const memob_states* states) {
+    return states->sizes.bytes[MEMO_TIER_HOST][MEMO_OWNER_PLACES] > 0;
+}
+
 /* Gives each state its offsets, and each layer its place, in an area behind the resident states:
  * place 0 begins at the bottom, place 1 at the top, so that a large layer reaches into the bytes of
  * layers that are not its neighbors. */
@@ -180,13 +198,15 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
                                       memob_align_up(state->size_bytes, MEMOB_SPILL_ALIGNMENT)};
             const int is_spilled = (int)(layer->spilled >> s & 1);
             const int32_t tier = (int)(layer->streamed >> s & 1) + is_spilled; /* where it stays */
+            const int64_t stays_bytes =
+                layer->spilled & states->fetched & 1u << s ? 0 : bytes[is_spilled];
             memob_state_bytes* of = memoi_states_bytes(states, l, s);
-            of->at[MEMO_TIER_FILE] = is_spilled ? stays[2] : -1;
+            of->at[MEMO_TIER_FILE] = is_spilled && stays_bytes ? stays[2] : -1;
             if (!(layer->has >> s & 1)) continue;
             of->n_bytes = state->size_bytes;
-            sizes->bytes[tier][memoi_states_owner(state)] += bytes[is_spilled];
+            sizes->bytes[tier][memoi_states_owner(state)] += stays_bytes;
             for (int32_t k = 0; k < 2; k++) of->at[k] = k < tier ? in_place[k] : stays[k];
-            stays[tier] += bytes[is_spilled];
+            stays[tier] += stays_bytes;
             if (tier && !(states->hosted >> s & 1)) in_place[0] += bytes[0];
             if (is_spilled) in_place[1] += bytes[1];
         }
@@ -198,7 +218,7 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
 
     for (int32_t k = 0; k < 2; k++) {
         const int64_t begin = stays[k];
-        if (k && stays[2]) stays[1] = memob_align_up(stays[1], MEMOB_SPILL_ALIGNMENT);
+        if (k && area[1]) stays[1] = memob_align_up(stays[1], MEMOB_SPILL_ALIGNMENT);
         sizes->bytes[k][MEMO_OWNER_PLACES] = stays[k] - begin + area[k];
     }
     for (int32_t l = 0; l < states->n_layers; l++)
@@ -264,14 +284,16 @@ MEMOI void memoi_states_take_table(memob_states* states, const memob_states_desc
         if (state->uses & MEMO_STATE_GRADIENT) states->gradients |= 1u << s;
         if (state->uses & MEMO_STATE_UPDATE) states->updated |= 1u << s;
         if (state->uses & MEMO_STATE_MADE) states->made |= 1u << s;
+        if (state->uses & MEMO_STATE_FETCHED) states->fetched |= 1u << s;
         for (int32_t l = 0; l < desc->n_layers && state->size_bytes; l++)
             if (!state->kinds || state->kinds >> (desc->layer_kinds ? desc->layer_kinds[l] : 0) & 1)
                 states->layers[l].has |= 1u << s;
     }
     for (int32_t l = 0; l < desc->n_layers && desc->streamed; l++) {
-        states->layers[l].streamed = desc->streamed[l] & states->layers[l].has;
-        if (desc->spilled)
-            states->layers[l].spilled = desc->spilled[l] & states->layers[l].streamed;
+        memob_states_layer* layer = &states->layers[l];
+        layer->streamed = desc->streamed[l] & layer->has;
+        layer->spilled =
+            layer->streamed & (states->fetched | (desc->spilled ? desc->spilled[l] : 0));
     }
 }
 
@@ -303,7 +325,7 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
         if (status) return status;
     }
     memoi_states_lay_out(states);
-    if (states->sizes.spill_bytes) {
+    if (memoi_states_have_windows(states)) {
         e->memory.spill_ops =
             MEMOB_ARRAY(&e->arrays, memob_spill_op, (int64_t)desc->n_layers * desc->n_states * 2);
         if (!e->memory.spill_ops) return memob_no_memory(error, "the reads and writes of states");

@@ -89,12 +89,29 @@ MEMOI void memoi_profile_copies(memoi_profiler* p, int64_t largest_bytes, memo_p
     }
 }
 
+/* Returns the time of a write or a read of the third tier, beside as many copies as fit into its
+ * time alone.  Both use the bandwidth of host memory. */
+MEMOI double memoi_profile_beside(memoi_profiler* p, int is_read,
+                                  const memo_profile_transfer* copy) {
+    const double copy_s = is_read ? copy->back_s : copy->out_s;
+    memob_engine* e = &p->engine;
+    double time_s;
+    p->copy_bytes = copy->size_bytes;
+    p->is_read = is_read;
+    p->n_beside = 0;
+    time_s = memoi_profile_time(p, MEMOB_STREAM_FILE, MEMOI_PROFILE_REPETITIONS);
+    p->n_beside = copy_s > 0 ? (int64_t)fmin(1 + time_s / copy_s, 64) : 64;
+    time_s = memoi_profile_time(p, MEMOB_STREAM_FILE, MEMOI_PROFILE_REPETITIONS);
+    if (!e->status)
+        e->status = memo_stream_synchronize(&e->device, e->streams[MEMOB_STREAM_TO_HOST + is_read],
+                                            e->error);
+    return time_s;
+}
+
 MEMOI void memoi_profile_spill(memoi_profiler* p, const char* directory, double bytes_per_s,
                                memo_profile* profile) {
-    const memo_profile_transfer* copy = &profile->copies[1];
     memob_engine* e = &p->engine;
     const double bytes = MEMOI_PROFILE_COPY_S * bytes_per_s;
-    const int n = MEMOI_PROFILE_REPETITIONS;
     if (!e->status)
         e->status = memob_engine_check_launch(e, "memo_session_desc", "a file", e->error);
     if (e->status) return;
@@ -106,31 +123,35 @@ MEMOI void memoi_profile_spill(memoi_profiler* p, const char* directory, double 
     e->status = memob_spill_create(&e->memory.file, directory, p->file_bytes, bytes_per_s,
                                    e->memory.host, e->error);
     memset(e->memory.host, 0, (size_t)(2 * p->half_bytes)); /* no hole in the file, and defined */
-    p->copy_bytes = copy->size_bytes;
-
-    /* Each direction alone first, then beside as many copies as fit into that time.  Both use the
-     * bandwidth of host memory. */
-    for (int is_read = 0; is_read < 2; is_read++) {
-        double* file_s = is_read ? &profile->file.back_s : &profile->file.out_s;
-        const double copy_s = is_read ? copy->back_s : copy->out_s;
-        p->is_read = is_read;
-        p->n_beside = 0;
-        *file_s = memoi_profile_time(p, MEMOB_STREAM_FILE, n);
-        p->n_beside = copy_s > 0 ? (int64_t)fmin(1 + *file_s / copy_s, 64) : 64;
-        *file_s = memoi_profile_time(p, MEMOB_STREAM_FILE, n);
-        if (!e->status)
-            e->status = memo_stream_synchronize(
-                &e->device, e->streams[MEMOB_STREAM_TO_HOST + is_read], e->error);
-    }
+    profile->file.out_s = memoi_profile_beside(p, 0, &profile->copies[1]);
+    profile->file.back_s = memoi_profile_beside(p, 1, &profile->copies[1]);
     profile->file.size_bytes = p->file_bytes;
 }
 
+/* The first bytes of a state that the caller gives. */
+MEMOI void memoi_profile_fetch(memoi_profiler* p, const memob_fetch* fetch, memo_profile* profile) {
+    memob_engine* e = &p->engine;
+    memob_spill_op* op = &p->file_ops[1];
+    const int64_t n_bytes = memob_min(fetch->size_bytes, p->half_bytes);
+    if (!e->status)
+        e->status =
+            memob_engine_check_launch(e, "memo_session_desc", "MEMO_STATE_FETCHED", e->error);
+    if (e->status) return;
+    p->file_bytes = memob_align_up(n_bytes, MEMOB_SPILL_ALIGNMENT);
+    memob_spill_op_init(op, &e->memory.file, 0, e->memory.host, 0, p->file_bytes);
+    op->fetch = *fetch;
+    profile->fetch_s_per_byte = memoi_profile_beside(p, 1, &profile->copies[1]) / (double)n_bytes;
+}
+
 /* Measures copies up to a size, or to less if there is less memory, and a file of that size in the
- * directory; NULL: none.  on_device, on_host: memory for two copies; NULL: the device's.  Each time
- * is the median of five after one warm-up.  profile is zero. */
+ * directory, and bytes of a state that the caller gives; NULL: none.  on_device, on_host: memory
+ * for two copies; NULL: the device's.  Each time is the median of five after one warm-up.  profile
+ * is zero. */
 MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t largest_bytes,
-                                        const char* directory, double bytes_per_s, void* on_device,
-                                        void* on_host, memo_profile* profile, memo_error* error) {
+                                        const char* directory, double bytes_per_s,
+                                        const memob_fetch* fetch, void* on_device, void* on_host,
+                                        memo_profile* profile, memo_error* error) {
+    const int has_file = directory || (fetch && fetch->size_bytes);
     memoi_profiler p;
     memob_engine* e = &p.engine;
     memo_status status;
@@ -144,14 +165,14 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
     /* Memory for two copies at a time, on the device and on the host, where the file needs whole
      * pages; of 64 KiB if there is not enough for larger copies.  Streams, and events with
      * times. */
-    p.half_bytes = directory ? memob_align_up(largest_bytes, MEMOB_SPILL_ALIGNMENT) : largest_bytes;
+    p.half_bytes = has_file ? memob_align_up(largest_bytes, MEMOB_SPILL_ALIGNMENT) : largest_bytes;
     for (int64_t least_bytes = 1 << 16;; p.half_bytes = least_bytes) {
         memob_engine_begin(e, device, NULL, 0, on_device, on_host);
         memob_engine_call(e, error);
         largest_bytes = memob_min(largest_bytes, p.half_bytes);
         status = memob_engine_acquire(e, "memo_session_desc", 2 * largest_bytes, 2 * p.half_bytes,
                                       error);
-        if (!status) status = memob_engine_take_streams(e, directory ? 3 : 2, error);
+        if (!status) status = memob_engine_take_streams(e, has_file ? 3 : 2, error);
         if (p.half_bytes <= least_bytes || (status != MEMO_STATUS_OUT_OF_DEVICE_MEMORY &&
                                             status != MEMO_STATUS_OUT_OF_HOST_MEMORY))
             break;
@@ -167,6 +188,7 @@ MEMOI memo_status memoi_profile_measure(const memo_device* device, int64_t large
     /* The copies come before the file, which is timed beside the largest of them. */
     memoi_profile_copies(&p, largest_bytes, profile);
     if (directory) memoi_profile_spill(&p, directory, bytes_per_s, profile);
+    if (fetch && fetch->size_bytes) memoi_profile_fetch(&p, fetch, profile);
     memob_engine_release(e);
     return e->status;
 }

@@ -195,7 +195,7 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     fuzz_swap_desc_fill(in, &swap, tensors, rows);
     swap.rows = NULL;
     FUZZ_FILL(in, desc, 56, &desc.swap, &desc.profile, &desc.states);
-    FUZZ_FILL(in, profile, 35976, NULL);
+    FUZZ_FILL(in, profile, 35984, NULL);
     if (fuzz_pick(in, 8)) {
         profile.n_rows = swap.n_rows;
         profile.n_kinds = MEMO_PROFILE_KINDS_MAX;
@@ -204,11 +204,11 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     }
     desc.swap = &swap;
     desc.profile = &profile;
-    FUZZ_FILL(in, states, 152, &states.device, &states.compute_stream, &states.states,
+    FUZZ_FILL(in, states, 160, &states.device, &states.compute_stream, &states.states,
               &states.layer_kinds, &states.streamed, &states.spilled, &states.turns,
               &states.spill_directory, &states.device_memory, &states.host_memory,
               &states.trainer.update, &states.trainer.look, &states.trainer.update_host,
-              &states.trainer.user);
+              &states.trainer.fetch, &states.trainer.user);
     for (i = 0; i < FUZZ_N; i++) FUZZ_FILL(in, table[i], 24, &table[i].name);
     for (i = 0; i < FUZZ_N; i++) table[i].name = "s";
     states.states = table;
@@ -437,13 +437,13 @@ static int32_t fuzz_order(fuzz_bytes* in, memo_turn* order) {
 
 /* All but the tables that a target fills. */
 static void fuzz_session_pointers(memo_session_desc* desc) {
-    FUZZ_POINTERS(*desc, 400, &desc->profile_path, &desc->planned, &desc->device,
+    FUZZ_POINTERS(*desc, 408, &desc->profile_path, &desc->planned, &desc->device,
                   &desc->compute_stream, &desc->tensors, &desc->order, &desc->shapes,
                   &desc->layer_kinds, &desc->user, &desc->step, &desc->forward, &desc->between,
                   &desc->backward, &desc->loss, &desc->recompute, &desc->buffers, &desc->agree,
                   &desc->spill_directory, &desc->states, &desc->update, &desc->update_host,
-                  &desc->rows, &desc->log.write, &desc->log.user, &desc->device_memory,
-                  &desc->host_memory);
+                  &desc->fetch, &desc->rows, &desc->log.write, &desc->log.user,
+                  &desc->device_memory, &desc->host_memory);
 }
 
 /* A session's error names nothing of the layers below it. */
@@ -509,7 +509,7 @@ static void fuzz_session(fuzz_bytes* in) {
     desc.rows = has_rows && n_slices == 1 && desc.n_shapes < 2 ? rows : NULL;
     for (i = 0; i < FUZZ_N; i++) {
         if (i && !has_shapes) break;
-        FUZZ_FILL(in, profiles[i], 35976, NULL);
+        FUZZ_FILL(in, profiles[i], 35984, NULL);
         profiles[i].n_tensors = desc.n_tensors;
         profiles[i].n_kinds = n_kinds;
         for (int32_t t = 0; t < FUZZ_N; t++) strcpy(profiles[i].tensors[t].name, "t");

@@ -11,6 +11,7 @@
 #include "item_choices.h"
 #include "timed.h"
 #include "trainer.h"
+#include "fetched.h"
 #include <fcntl.h>
 #include <math.h>
 
@@ -43,20 +44,29 @@ static int64_t planned_states(const memo_step_plan* plan, int tier) {
 /* Each state stays on one tier, and the plan takes the bytes of all owners. */
 static void check_owners(const trainer* t, const memo_step_plan* plan) {
     const int64_t all[MEMO_N_TIERS] = {plan->device_bytes, plan->host_bytes, plan->disk_bytes};
-    int64_t expected[3] = {0, 0, 0};
+    int64_t expected[3] = {0, 0, 0}, fetched_bytes = 0;
     for (int32_t layer = -1; layer <= t->desc.n_layers; layer++)
         for (int32_t s = 0; s < T_N_STATES; s++) {
             const uint32_t uses = t->states[s].uses;
+            const int64_t n_bytes = (t->states[s].size_bytes + 511) / 512 * 512;
             const memo_owner owner = uses == MEMO_STATE_GRADIENT ? MEMO_OWNER_GRADIENTS
                                      : uses & (MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD)
                                          ? MEMO_OWNER_WEIGHTS
                                          : MEMO_OWNER_OPTIMIZER;
-            if (t_has(t, layer, s)) expected[owner] += (t->states[s].size_bytes + 511) / 512 * 512;
+            if (!t_has(t, layer, s)) continue;
+            if (uses & MEMO_STATE_FETCHED)
+                fetched_bytes += n_bytes;
+            else
+                expected[owner] += n_bytes;
         }
     for (int owner = 0; owner < 3; owner++) {
         int64_t sum = 0;
         for (int tier = 0; tier < MEMO_N_TIERS; tier++) sum += plan->bytes[tier][owner];
-        if (plan->n_spilled) /* of 4,096 in a file */
+        if (owner == MEMO_OWNER_WEIGHTS && fetched_bytes) { /* on the device, or nowhere */
+            CHECK_IS(sum, >=, expected[owner]);
+            if (!plan->n_spilled) CHECK_IS(sum - plan->bytes[0][owner], <=, expected[owner]);
+            CHECK_IS(plan->bytes[0][owner], <=, expected[owner] + fetched_bytes);
+        } else if (plan->n_spilled) /* of 4,096 in a file */
             CHECK_IS(sum, >=, expected[owner]);
         else
             CHECK_IS(sum, ==, expected[owner]);
@@ -76,7 +86,8 @@ static void change_bytes(trainer* t, memo_session* s, t_plain* plain) {
     const int64_t n = memo_test_int(0, t->states[i].size_bytes - begin);
     const uint64_t* words = memo_test_int(0, 1) ? plain->states[1][S_WEIGHTS] : NULL;
     char* expected = (char*)plain->states[layer + 1][i] + begin;
-    if (!t_has(t, layer, i) || t->states[i].uses & MEMO_STATE_GRADIENT) return;
+    if (!t_has(t, layer, i) || t->states[i].uses & (MEMO_STATE_GRADIENT | MEMO_STATE_FETCHED))
+        return;
     CHECK_OK(memo_session_write_state(s, layer, i, begin, words, n, &error));
     if (words)
         memmove(expected, words, (size_t)n);
@@ -86,7 +97,7 @@ static void change_bytes(trainer* t, memo_session* s, t_plain* plain) {
 
 typedef uint64_t state_words[T_LAYERS_MAX + 2][T_N_STATES][T_STATE_WORDS_MAX];
 
-/* Reads all states but gradients, or writes them, in two parts each. */
+/* Reads all states but gradients, or writes them, in two parts each; FETCHED ones are only read. */
 static memo_status transfer_states(memo_session* s, const trainer* t, int is_write,
                                    state_words words) {
     memo_status status = MEMO_STATUS_OK;
@@ -94,6 +105,7 @@ static memo_status transfer_states(memo_session* s, const trainer* t, int is_wri
         for (int32_t i = 0; i < T_N_STATES; i++) {
             const int64_t n = t->states[i].size_bytes, parts[] = {0, memo_test_int(0, n), n};
             if (t->states[i].uses & MEMO_STATE_GRADIENT || !t_has(t, layer, i)) continue;
+            if (is_write && t->states[i].uses & MEMO_STATE_FETCHED) continue;
             for (int k = 1; k >= 0 && !status; k--) {
                 char* bytes = (char*)words[layer + 1][i] + parts[k];
                 const int64_t n_part = parts[k + 1] - parts[k];
@@ -121,6 +133,7 @@ static void train_in(trainer* t, memo_session* s, int on_host, int n_steps) {
     memset(&t->plain_sums, 0, sizeof t->plain_sums);
     set_words(plain.states, (int64_t)memo_test_random());
     t_drop_gradients(t, &plain);
+    t_fetch_plain(t, &plain);
     CHECK_OK(transfer_states(s, t, 1, plain.states));
     memcpy(words, plain.states, sizeof words); /* layers lack some states */
     for (int step = 0; step < n_steps; step++) {
@@ -227,6 +240,7 @@ TEST(planning_again_keeps_every_bit) {
         own_session* s = NULL;
         t_init_random(&t, ROWS);
         if (i % 3) t.desc.n_layers = (int32_t)memo_test_int(4, 8);
+        if (i % 4 > 1) t_take_fetched(&t);
         if (i % 4) t.desc.update_may = (int32_t)memo_test_int(0, 3);
         if (i % 4 == 1) t.desc.update_may = MEMO_MAY_DEFER | MEMO_MAY_NOT_PASS; /* pending then */
         t.desc.policy = i % 7 ? MEMO_POLICY_MEMO : MEMO_POLICY_ALPHA;
@@ -291,6 +305,7 @@ TEST(streamed_states_have_the_bits_of_plain_arrays) {
         t_init_random(&t, ROWS);
         t.desc.policy =
             (memo_policy)memo_test_int(MEMO_POLICY_MEMO + (i % 8 > 0), MEMO_POLICY_ALPHA);
+        if (i % 4 > 1) t_take_fetched(&t);
         if (i % 2) t.desc.n_layers = 10; /* enough for a file to help */
         if (i % 2 && i % 8 < 6) t.desc.update_on = MEMO_UPDATE_DEVICE;
         if (i % 3 == 1) t_take_order(&t);
@@ -349,6 +364,7 @@ TEST(checked_states_have_the_bits_of_plain_arrays) {
         int64_t largest;
         own_device* host = new_host(0);
         t_init_random(&t, ROWS);
+        if (i % 4 > 1) t_take_fetched(&t);
         t.desc.policy = MEMO_POLICY_ALPHA;
         if (i % 3 == 1) t_take_order(&t);
         t.desc.update_may = (int32_t)memo_test_int(0, 3) | (i % 2 ? MEMO_MAY_NOT_PASS : 0);
@@ -398,6 +414,7 @@ TEST(waits_of_rows_and_states_are_necessary) {
         trainer t;
         int64_t begin = 0, largest;
         t_init_random(&t, ROWS);
+        if (i % 4 > 1) t_take_fetched(&t);
         t.desc.n_shapes = 1;
         t.desc.micro_batches = 2 * (t.desc.n_group ? t.desc.n_group : 1);
         if (i % 3 == 1) t_take_order(&t);
@@ -646,6 +663,8 @@ TEST(predicted_steps_are_those_of_recorded_operations) {
         trainer t;
         timed times;
         random_times(&t, &times);
+        if (i % 4 > 1) t_take_fetched(&t);
+        if (t.desc.fetch) t.desc.fetch = fetch_zeros;
         t.desc.micro_batches = i % 2 ? 0 : (int32_t)memo_test_int(1, 64);
         if (t.desc.n_group > 1)
             t.desc.micro_batches = t.desc.n_group * (int32_t)memo_test_int(1, 64 / t.desc.n_group);
@@ -1034,6 +1053,7 @@ TEST(every_plan_opens_and_runs) {
         memo_host_device_desc capacity = {0};
         const int is_timed = memo_test_int(0, 3) > 0;
         t_init_random(&t, ROWS);
+        if (memo_test_int(0, 1)) t_take_fetched(&t);
         d->n_layers = (int32_t)memo_test_int(2, 10);
         if (memo_test_int(0, 1)) d->update_on = MEMO_UPDATE_PLANNED;
         if (memo_test_int(0, 3) == 0) t_take_order(&t);
@@ -1215,6 +1235,7 @@ static memo_status train_through_faults(memo_session* s, const trainer* t, state
 /* In the least device memory. */
 static memo_step_plan* plan_of_layers(trainer* t, int32_t n_layers, int32_t update_may) {
     t_init_random(t, ROWS);
+    if (memo_test_int(0, 1)) t_take_fetched(t);
     t->desc.n_layers = n_layers;
     t->desc.n_shapes = 1;
     if (n_layers < 10 && memo_test_int(0, 2) == 0) t_take_order(t);
@@ -1560,6 +1581,273 @@ TEST(a_session_that_is_cut_late_resumes_with_the_same_bits) {
     CHECK(n_failed[0] > 5 * n && (n < 4 || (n_failed[1] > n && n_doubtful > 4)));
 }
 
+/* --- fetched states --- */
+
+/* What windows of FETCHED states take at most: those of two layers that follow each other. */
+static int64_t bytes_of_windows(const trainer* t) {
+    int64_t most = 0, before = 0;
+    for (int32_t layer = -1; layer <= t->desc.n_layers; layer++) {
+        int64_t n_bytes = 0, all = 0;
+        for (int32_t s = 0; s < T_N_STATES; s++) {
+            all += t_has(t, layer, s);
+            if (t_has(t, layer, s) && t->states[s].uses & MEMO_STATE_FETCHED)
+                n_bytes += (t->states[s].size_bytes + 4095) / 4096 * 4096;
+        }
+        if (!all) continue; /* nothing is streamed, so the places do not take turns */
+        most = before + n_bytes > most ? before + n_bytes : most;
+        before = n_bytes;
+    }
+    return most;
+}
+
+/* If all states are streamed, FETCHED ones take their windows of the host, and nothing else; with
+ * the bytes of plain arrays in each moment, and any order. */
+TEST(fetched_states_take_windows_alone) {
+    const int n = memo_test_cases(24, 400);
+    for (int i = 0; i < n; i++) {
+        trainer t;
+        int64_t own_bytes = 0;
+        t_init_random(&t, ROWS);
+        t.desc.n_layers = (int32_t)memo_test_int(2, 9);
+        t_take_fetched(&t);
+        if (i % 3 == 1) t_take_order(&t);
+        t.desc.policy = MEMO_POLICY_RECOMPUTE;
+        t.desc.update_may = (int32_t)memo_test_int(0, 2) | MEMO_MAY_NOT_PASS;
+        t.desc.device_bytes = 1; /* all are streamed */
+        own_step_plan* plan = step_plan_of(&t.desc, NULL);
+        for (int32_t layer = -1; layer <= t.desc.n_layers; layer++)
+            for (int32_t s = 0; s < T_N_STATES; s++)
+                if (t_has(&t, layer, s) && !(t.states[s].uses & MEMO_STATE_FETCHED))
+                    own_bytes += (t.states[s].size_bytes + 511) / 512 * 512;
+        IN_CASE("case %d", i);
+        CHECK_IS(bytes_of_owners(plan, 1, 0, MEMO_OWNER_PLACES), ==, own_bytes);
+        CHECK_IS(plan->bytes[1][MEMO_OWNER_PLACES], <=, bytes_of_windows(&t) + 4095);
+        CHECK_IS(plan->bytes[1][MEMO_OWNER_PLACES], >=, bytes_of_windows(&t));
+        CHECK_IS(plan->disk_bytes, ==, 0);
+        CHECK_IS(bytes_of_owners(plan, 0, 0, MEMO_OWNER_PLACES), ==, 0);
+
+        fetched.kinds = 0;
+        t.desc.device_bytes = plan->device_bytes;
+        t.desc.host_bytes = plan->host_bytes;
+        own_step_plan* tight = step_plan_of(&t.desc, NULL);
+        CHECK(tight->fits);
+        train_on(&t, tight, MEMO_ZERO(memo_host_device_desc), 0, i);
+        for (int32_t layer = -1; layer <= t.desc.n_layers; layer++)
+            if (t_has(&t, layer, S_FROZEN)) CHECK(fetched.kinds >> S_FROZEN & 1);
+    }
+}
+
+/* Each call of fetch fails once, also those before the first step.  The error names layer and state;
+ * a session behind it, which goes on from what was read last, ends with the same bits. */
+TEST(a_fetch_that_fails_is_named) {
+    static state_words expected, words;
+    const int n = memo_test_cases(3, 20);
+    int64_t n_failed = 0, n_at_open = 0;
+    for (int64_t i = 0; i < n; i++) {
+        trainer t;
+        own_step_plan* plan = NULL;
+        do {
+            memo_step_plan_destroy(plan);
+            plan = plan_of_layers(&t, 3, (int32_t)(i % 3) | MEMO_MAY_NOT_PASS);
+        } while (!t.desc.fetch || t.desc.update_on == MEMO_UPDATE_HOST);
+        if (i % 2) { /* some are resident */
+            int64_t largest;
+            t.desc.device_bytes += bytes_of_states(&t, &largest) / 2;
+            memo_step_plan_destroy(plan);
+            plan = step_plan_of(&t.desc, NULL);
+        }
+        memo_status status = MEMO_STATUS_OK;
+        for (int64_t k = 0; k < 2 || status; k += k && !memo_test_all() ? memo_test_int(1, 9) : 1) {
+            memo_status again = MEMO_STATUS_OK;
+            int step = 0;
+            set_words(words, i);
+            status = MEMO_STATUS_OK;
+            for (int run = 0; run < 2 && step < 3; run++) {
+                char name[48];
+                own_device* host = new_host(0);
+                own_session* s = NULL;
+                fetched.n_calls = 0;
+                fetched.fails_at = run ? 0 : k;
+                snprintf(name, sizeof name, "call %lld is lost", (long long)k);
+                t.desc.device = host;
+                again = memo_session_open(&t.desc, plan, &s, &error);
+                n_at_open += again != MEMO_STATUS_OK;
+                CHECK(!again == !!s);
+                if (!again) again = train_to_the_end(s, &t, words, &step);
+                if (!again) continue;
+                status = again;
+                CHECK_CASE(!run && k && status == MEMO_STATUS_IO && strstr(error.message, name) &&
+                               strstr(error.message, "memo_session_desc.fetch: layer ") &&
+                               strstr(error.message, ", state `"),
+                           "call %lld: %s", (long long)k, error.message);
+            }
+            CHECK(!again);
+            if (again) return;
+            if (k == 0) memcpy(expected, words, sizeof words);
+            CHECK_CASE(!memcmp(words, expected, sizeof words), "case %lld, call %lld", (long long)i,
+                       (long long)k);
+            n_failed += status != MEMO_STATUS_OK;
+        }
+        fetched.fails_at = 0;
+        t.desc.device = NULL;
+    }
+    printf("# %lld failed, %lld at open\n", (long long)n_failed, (long long)n_at_open);
+    CHECK(n_failed > 3 * n && n_at_open > 0);
+}
+
+/* Other bytes than before are an error of a checked session, from whatever call on. */
+TEST(fetched_bytes_that_change_are_found) {
+    int64_t n_found = 0, n_calls = 2;
+    for (int64_t k = 0; k <= n_calls; k += k ? memo_test_int(1, 3) : 1) {
+        own_device* device = new_host(0);
+        memo_status status = MEMO_STATUS_OK;
+        trainer t;
+        t_init(&t, 5, 16, 0);
+        f_map();
+        t.states[S_FROZEN] = (memo_state){"frozen", 640, 3 | MEMO_STATE_FETCHED, 0};
+        for (int32_t s = 0; s < T_N_STATES; s++) /* none */
+            if (s != S_FROZEN) t.states[s] = (memo_state){"none", 0, MEMO_STATE_WEIGHTS, 0};
+        t.desc.n_tensors = T_N_SHORT;
+        t.desc.n_buffers = 0;
+        t.desc.routed_rows_layer = t.desc.routed_rows_all = 0;
+        t.desc.states = t.states, t.desc.n_states = T_N_STATES;
+        t.desc.update = t_update, t.desc.fetch = t_fetch;
+        t.desc.is_checked = 1;
+        t.desc.policy = MEMO_POLICY_RECOMPUTE;
+        CHECK_OK(memo_session_get_least(&t.desc, &t.desc.device_bytes, &error));
+        own_step_plan* plan = step_plan_of(&t.desc, NULL);
+        CHECK_IS(plan->n_streamed, >, 0);
+        t.desc.device = device;
+        fetched.n_calls = 0;
+        fetched.changes_at = k;
+        own_session* s = session_of_plan(&t.desc, plan);
+        for (int step = 0; step < 3 && !status && s; step++) {
+            const memo_batch batch = {.values = &t.rate, .values_bytes = sizeof t.rate};
+            status = memo_session_run(s, &batch, &error);
+            if (!status) status = memo_session_update(s, &error);
+        }
+        if (!k) n_calls = fetched.n_calls;
+        n_found += status != MEMO_STATUS_OK;
+        CHECK_CASE(!status || (k && strstr(error.message, ", state `frozen`, ") &&
+                               strstr(error.message, "desc.fetch must give the same bytes")),
+                   "from call %lld on: %s", (long long)k, error.message);
+        CHECK(status || k <= 1 || k > n_calls - 2); /* always another; the last loads are ahead */
+        fetched.changes_at = 0;
+    }
+    CHECK_IS(n_found, >, 4);
+}
+
+/* Pieces of a large state come from several threads, and make up the state. */
+enum { LARGE_BYTES = 40 << 20, LARGE_ODD = 5 };
+static int64_t large_pieces, large_bytes;
+
+static memo_status fetch_large(void* user, int32_t layer, int32_t state, int64_t at, void* to,
+                               int64_t n_bytes, memo_error* e) {
+    (void)user, (void)state, (void)e;
+    __atomic_add_fetch(&large_pieces, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&large_bytes, n_bytes, __ATOMIC_RELAXED);
+    for (int64_t k = 0; k < n_bytes; k++) ((char*)to)[k] = (char)(((at + k) >> 12) + layer);
+    return MEMO_STATUS_OK;
+}
+static void forward_large(void* user, memo_session* s, int32_t layer) {
+    const char* w = (const char*)memo_session_get_state(s, layer, 0);
+    for (int64_t k = 0; k < LARGE_BYTES - LARGE_ODD && w; k += 1021)
+        *(int64_t*)user += w[k] != (char)((k >> 12) + layer);
+}
+static void backward_large(void* user, memo_session* s, int32_t layer) {
+    forward_large(user, s, layer);
+}
+static void update_nothing(void* user, memo_session* s, int32_t layer) {
+    (void)user, (void)s, (void)layer;
+}
+
+TEST(large_states_are_fetched_in_pieces) {
+    static const memo_item tensors[] = {MEMO_ITEM("x", 64, MEMO_MOVE)};
+    const memo_state states[] = {{"large", LARGE_BYTES - LARGE_ODD, 3 | MEMO_STATE_FETCHED, 0}};
+    for (int is_tight = 0; is_tight < 2; is_tight++) {
+        int64_t n_wrong = 0;
+        char bytes[4];
+        own_device* device = new_host(0);
+        own_session* s = NULL;
+        memo_session_desc d = MEMO_ZERO(memo_session_desc);
+        d.device = device, d.computes_on_host = 1;
+        d.user = &n_wrong;
+        d.tensors = tensors, d.n_tensors = 1, d.n_layers = 4, d.n_rows = 8;
+        d.states = states, d.n_states = 1;
+        d.forward = forward_large, d.backward = backward_large, d.update = update_nothing;
+        d.fetch = fetch_large;
+        d.timed_steps = -1;
+        if (is_tight) CHECK_OK(memo_session_get_least(&d, &d.device_bytes, &error));
+        large_pieces = large_bytes = 0;
+        CHECK_OK(memo_session_create(&d, &s, &error));
+        CHECK_IS(large_bytes, ==, is_tight ? 0 : 4 * states[0].size_bytes);
+        CHECK_OK(memo_session_run(s, NULL, &error));
+        CHECK_OK(memo_session_update(s, &error));
+        CHECK_OK(memo_session_read_state(s, 2, 0, LARGE_BYTES - LARGE_ODD - 3, bytes, 3, &error));
+        CHECK(bytes[2] == (char)(((LARGE_BYTES - LARGE_ODD - 1) >> 12) + 2));
+        CHECK_IS(n_wrong, ==, 0);
+        if (is_tight) CHECK_IS(large_pieces, >=, 3 * (4 + 2)); /* loads, of which some stay */
+        if (!is_tight) CHECK_IS(large_bytes, ==, 4 * states[0].size_bytes); /* never again */
+    }
+}
+
+TEST(misused_fetched_states_are_errors) {
+    uint64_t words[4] = {0};
+    trainer t;
+    own_device* device = new_host(0);
+    own_session* s = NULL;
+    own_step_plan* bad = NULL;
+    do t_init_random(&t, ROWS);
+    while (t.desc.n_layers < 4 || t.desc.update_on == MEMO_UPDATE_HOST);
+    t.kinds[0] = 0;
+    t_take_fetched(&t);
+    static const uint32_t wrong_uses[] = {0, MEMO_STATE_WEIGHTS, MEMO_STATE_GRADIENT,
+                                          MEMO_STATE_UPDATE, 3 | MEMO_STATE_MADE};
+    for (size_t k = 0; k < sizeof wrong_uses / sizeof *wrong_uses; k++)
+        WITH(t.states[S_FROZEN].uses, wrong_uses[k] | MEMO_STATE_FETCHED,
+             CHECK_ERROR(memo_session_plan(&t.desc, NULL, &bad, &error), INVALID_ARGUMENT,
+                         "without it also _FETCHED"));
+
+    /* A plan needs no function, a session does. */
+    t.desc.policy = MEMO_POLICY_RECOMPUTE;
+    CHECK_OK(memo_session_get_least(&t.desc, &t.desc.device_bytes, &error));
+    t.desc.fetch = NULL;
+    own_step_plan* plan = step_plan_of(&t.desc, NULL);
+    t.desc.device = device;
+    CHECK_ERROR(memo_session_open(&t.desc, plan, &s, &error), INVALID_ARGUMENT,
+                "memo_session_desc.fetch: NULL, but a state is MEMO_STATE_FETCHED");
+    t.desc.fetch = t_fetch;
+    memo_device table = *device;
+    table.launch_host = NULL;
+    t.desc.device = &table;
+    CHECK_ERROR(memo_session_open(&t.desc, plan, &s, &error), UNSUPPORTED,
+                "no launch_host, which MEMO_STATE_FETCHED needs");
+    t.desc.device = device;
+
+    /* Its bytes are the caller's. */
+    CHECK_OK(memo_session_open(&t.desc, plan, &s, &error));
+    CHECK_ERROR(memo_session_write_state(s, 0, S_FROZEN, 0, words, 8, &error), INVALID_ARGUMENT,
+                "write_state: state 3 is FETCHED");
+    CHECK_OK(step_of_session(&t, s));
+    CHECK_OK(memo_session_fill_states(s, update_nothing, &error));
+    CHECK_OK(memo_session_verify(&t.desc, &error));
+}
+
+/* A session that times itself times fetch, too. */
+TEST(fetch_is_timed) {
+    own_device* device = new_host(0);
+    memo_profile profiles[2];
+    trainer t;
+    do t_init_random(&t, ROWS);
+    while (t.desc.n_shapes > 1);
+    t.desc.device = device;
+    CHECK_OK(session_times(&t.desc, profiles, &error));
+    CHECK(profiles[0].fetch_s_per_byte == 0);
+    t_take_fetched(&t);
+    CHECK_OK(session_times(&t.desc, profiles, &error));
+    CHECK(profiles[0].fetch_s_per_byte > 0);
+}
+
 /* --- checked sessions --- */
 
 static memo_status fill_nothing(MEMO_UNUSED void* context, MEMO_UNUSED memo_stream stream,
@@ -1685,6 +1973,62 @@ TEST(ranks_with_other_states_are_an_error) {
                                                                   : "states: not the same") != NULL
                              : !rank_errors[i].status,
                        "round %d, rank %d: %s", round, i, rank_errors[i].message);
+    }
+}
+
+static state_words rank_words[2];
+static memo_status rank_statuses[2];
+
+static memo_status train_as_rank(thread_rank* rank, MEMO_UNUSED memo_error* e) {
+    const int i = rank->comm->rank;
+    trainer* t = &rank_trainers[i];
+    memo_session* s = NULL;
+    rank_threads[i] = rank;
+    t->desc.device = rank->device;
+    rank_statuses[i] = memo_session_create(&t->desc, &s, &rank_errors[i]);
+    for (int step = 0; step < 3 && s && !rank_statuses[i]; step++)
+        rank_statuses[i] = step_of_session(t, s);
+    if (s && !rank_statuses[i]) rank_statuses[i] = transfer_states(s, t, 0, rank_words[i]);
+    memo_session_destroy(s);
+    return MEMO_STATUS_OK;
+}
+
+/* Two ranks fetch from one mapped file.  If fetch of one fails when the session opens, neither
+ * opens. */
+TEST(ranks_share_what_they_fetch) {
+    memo_host_device_desc device_desc = {0};
+    memo_comm_threads_desc comm_desc = {.timeout_s = 20};
+    for (int round = 0; round < 6; round++) {
+        const int fails = round % 3;
+        const uint64_t seed = memo_test_random();
+        for (int i = 0; i < 2; i++) {
+            trainer* t = &rank_trainers[i];
+            memo_test.state = seed;
+            do t_init_random(t, ROWS);
+            while (t->desc.n_layers < 4);
+            memset(t->kinds, 0, sizeof t->kinds);
+            t_take_fetched(t);
+            t->desc.policy = MEMO_POLICY_RECOMPUTE;
+            t->desc.update_on = MEMO_UPDATE_DEVICE;
+            t->desc.agree = NULL;
+            CHECK_OK(memo_session_get_least(&t->desc, &t->desc.device_bytes, &error));
+            if (fails) t->desc.device_bytes = 0; /* resident, so fetched when the session opens */
+            t->desc.agree = agree_as_ranks;
+        }
+        memset(rank_words, 0, sizeof rank_words);
+        memset(rank_errors, 0, sizeof rank_errors);
+        fetched.n_calls = 0;
+        fetched.fails_at = fails;
+        CHECK_OK(thread_ranks_run_on(&device_desc, &comm_desc, 2, train_as_rank, NULL, &error));
+        fetched.fails_at = 0;
+        for (int i = 0; i < 2; i++) {
+            IN_CASE("round %d, rank %d: %s", round, i, rank_errors[i].message);
+            CHECK(!rank_statuses[i] == !fails);
+            CHECK(!fails || strstr(rank_errors[i].message, "desc.fetch: layer ") ||
+                  strstr(rank_errors[1 - i].message, "desc.fetch: layer "));
+            rank_trainers[i].desc.device = NULL;
+        }
+        CHECK(!memcmp(rank_words[0], rank_words[1], sizeof rank_words[0]));
     }
 }
 

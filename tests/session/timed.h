@@ -55,6 +55,13 @@ static void update_takes(void* user, memo_session* s, int32_t layer) {
     take_time(t, n_bytes * t->times.update_s_per_byte);
 }
 
+static memo_status fetch_zeros(MEMO_UNUSED void* user, MEMO_UNUSED int32_t layer,
+                               MEMO_UNUSED int32_t state, MEMO_UNUSED int64_t at, void* to,
+                               int64_t n_bytes, MEMO_UNUSED memo_error* e) {
+    memset(to, 0, (size_t)n_bytes);
+    return MEMO_STATUS_OK;
+}
+
 /* Random times of the desc's two kinds of layers; its functions take them. */
 static void take_random_times(timed* t, memo_session_desc* d) {
     memo_profile* p = &t->times;
@@ -67,6 +74,7 @@ static void take_random_times(timed* t, memo_session_desc* d) {
     p->between_s = memo_test_real();
     p->update_s_per_byte = memo_test_int(0, 1) ? 1e-4 * memo_test_real() : 0;
     p->update_host_s_per_byte = 2e-4 * memo_test_real();
+    p->fetch_s_per_byte = 3e-4 * memo_test_real();
     for (int k = 0; k < 2; k++) {
         p->forward_s[k] = memo_test_real();
         p->backward_s[k] = 2 * memo_test_real();
@@ -91,6 +99,7 @@ static void take_random_times(timed* t, memo_session_desc* d) {
     d->backward = backward_takes;
     d->recompute = recompute_takes;
     d->update = d->n_states ? update_takes : NULL;
+    if (d->fetch) d->fetch = fetch_zeros;
 }
 
 static int64_t mark_time(const timed* t, memo_recorder* recorder, memo_schedule** schedule) {
@@ -132,10 +141,13 @@ static MEMO_UNUSED void simulate_steps(timed* t, const memo_step_plan* plan, dou
     time_copies(schedule, "to device", 1000 / (p->copies[0].back_s - 0.001), 0.001);
     time_copies(schedule, "to file", 1000 / p->file.out_s, 0);
     time_copies(schedule, "from file", 1000 / p->file.back_s, 0);
-    for (int64_t i = 0; i < schedule->n_ops; i++)
+    for (int64_t i = 0; i < schedule->n_ops; i++) {
         if (!strcmp(memo_schedule_op_name(schedule, i), "update on host"))
             schedule->ops[i].duration_s =
                 p->update_host_s_per_byte * (double)schedule->ops[i].link_bytes;
+        if (!strcmp(memo_schedule_op_name(schedule, i), "fetch"))
+            schedule->ops[i].duration_s = p->fetch_s_per_byte * (double)schedule->ops[i].link_bytes;
+    }
     t->copied_bytes[0] = t->copied_bytes[1] = 0;
     for (int64_t i = marks[0] + 1; i <= marks[2]; i++)
         for (int way = 0; way < 2; way++)

@@ -12,7 +12,10 @@ enum {
     MEMO_STATE_WEIGHTS = 7,  /* each pass uses it */
     /* With UPDATE: the update writes all bytes and reads none, such as weights that are rounded
      * from a master copy.  They do not travel to an update. */
-    MEMO_STATE_MADE = 16
+    MEMO_STATE_MADE = 16,
+    /* With FORWARD, BACKWARD or both, and no other use: frozen weights in a file of the caller's,
+     * whose bytes memo_session_desc.fetch copies.  See Fetched states in memo_plan.h. */
+    MEMO_STATE_FETCHED = 128
 };
 
 typedef struct memo_state {

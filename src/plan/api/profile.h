@@ -38,6 +38,8 @@ typedef struct memo_profile {
     double update_s_per_byte;      /* of states that the update uses; 0: not measured */
     double update_host_s_per_byte; /* likewise on the host, one layer after the other; if it is not
                                       measured, the host updates only if nothing else fits */
+    double fetch_s_per_byte; /* that memo_session_desc.fetch copies, while copies go to the device;
+                                0: not measured */
     double recompute_call_s; /* of each tensor with recomputed rows, in addition to the rows */
     /* Copies slow computation.  A step takes so much longer for each byte that is copied to the
      * host [0] and to the device [1] while the step computes. */
@@ -54,7 +56,7 @@ typedef struct memo_profile {
  * one femtosecond.
  *
  *   rows ROWS KINDS TENSORS BETWEEN [UPDATE_OF_A_BYTE RECOMPUTE_CALL SLOWDOWN_OF_A_BYTE OF_BACK
- *        UPDATE_OF_A_BYTE_ON_HOST]
+ *        UPDATE_OF_A_BYTE_ON_HOST FETCH_OF_A_BYTE]
  *   layer FORWARD BACKWARD [GROWTH_FORWARD GROWTH_BACKWARD]    of each kind
  *   tensor NAME                                                each tensor, and after it
  *   row TIME|- [GROWTH]                                        recomputation, in each kind

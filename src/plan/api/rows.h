@@ -42,7 +42,7 @@ typedef enum memo_swap_limit {
     MEMO_SWAP_LIMIT_BANDWIDTH,
     MEMO_SWAP_LIMIT_HOST_MEMORY,
     MEMO_SWAP_LIMIT_DEVICE_MEMORY,
-    MEMO_SWAP_LIMIT_DISK,   /* reading and writing the file */
+    MEMO_SWAP_LIMIT_DISK,   /* reading and writing the file, and memo_session_desc.fetch */
     MEMO_SWAP_LIMIT_UPDATE, /* the update on the host */
     MEMO_N_SWAP_LIMITS
 } memo_swap_limit;

@@ -165,7 +165,8 @@ typedef struct memo_session memo_session;
  * open at a time.
  *
  * Passes.  A step is any number of micro-batches, each a forward and a backward, and then an
- * update: memo_session_update ends each step.  All states are zero bytes at first.  The session
+ * update: memo_session_update ends each step.  States are zero bytes at first, unless FETCHED.  The
+ * session
  * fills gradients with zero bytes when the first backward of a step begins their layer.  After the
  * update the bytes of gradients have no meaning.
  *
@@ -197,6 +198,32 @@ typedef struct memo_session memo_session;
  * and two places for spilled ones.
  * Changed states go back when their layer ends; a state that no pass changes never goes back.
  * Losses and states are the same bits, whatever is streamed.
+ *
+ * Fetched states.  Frozen weights, which no pass writes, may stay in a file of the caller's, of any
+ * layout.  A state with the bit MEMO_STATE_FETCHED has no copy in memo's host memory or file:
+ * desc.fetch copies bytes of it, or decodes them, from a mapped file, which ranks may share.
+ *
+ *     static memo_status fetch(void* user, int32_t layer, int32_t state, int64_t at, void* to,
+ *                              int64_t n_bytes, memo_error* error) {
+ *         memcpy(to, mapped + offset_of(layer, state) + at, n_bytes);
+ *         return MEMO_STATUS_OK;
+ *     }
+ *
+ *     bytes    [at, at + n_bytes) of the state, at a multiple of 4,096; a state may come in pieces.
+ *              They must be the same each time.  A checked session compares them, and names layer
+ *              and state if they are not
+ *     when     resident states: when the session opens, and when it plans again and states move.
+ *              Streamed states: before each load, through two places in pinned host memory, which
+ *              is all that they take of host_bytes.  A session that times itself also times fetch
+ *     threads  of streamed states a thread of the device, which needs launch_host, and three more
+ *              for pieces of a large state, at once.  When the session opens, and in
+ *              memo_session_read_state, the thread that calls
+ *     may      wait, try again and allocate.  It must not call memo, but memo_error_set
+ *     fails    with any status but OK: the session's error has the layer, the state and *error.  In
+ *              a step the device has then failed, as if the file of a spill_directory fails
+ *
+ * memo_session_write_state refuses such a state, memo_session_fill_states leaves it as it is, and
+ * update_host gets NULL for it.
  *
  * Update on the host.  With desc.update_host a layer may be updated on the host, by a thread of the
  * device, while the device computes.  Then all states are streamed and none is spilled.  States
@@ -425,6 +452,10 @@ typedef struct memo_session_desc {
      * next forward of the layer.  So what changes from step to step, such as a step number, belongs
      * in a state.  Needs device->launch_host. */
     void (*update_host)(void* user, int32_t layer, void* const* states);
+    /* Copies bytes [at, at + n_bytes) of a FETCHED state to `to`, see Fetched states.  layer is as
+     * in `update`.  NULL without such states. */
+    memo_status (*fetch)(void* user, int32_t layer, int32_t state, int64_t at, void* to,
+                         int64_t n_bytes, memo_error* error);
     memo_update update_on; /* 0: planned, if update_host is set */
     int32_t update_may;    /* sum of MEMO_MAY_DEFER, ...: see States; 0: a pass of its own */
     int32_t states_stay;   /* 1: on the device, whatever the budgets */
@@ -523,8 +554,8 @@ struct memo_step_plan {
     int64_t bytes[MEMO_N_TIERS][MEMO_N_OWNERS];   /* by memo_tier and memo_owner */
     int64_t device_bytes, host_bytes, disk_bytes; /* their sums; of the host: pinned */
     /* Number of streamed states, counted per layer.  States that the update alone uses are streamed
-     * first, then gradients, then weights.  If a state is streamed in some layers only, these are
-     * evenly spread.  n_spilled of the streamed states lie in a file. */
+     * first, then gradients, FETCHED states, other weights.  If a state is streamed in some layers
+     * only, these are evenly spread.  n_spilled of the streamed states lie in a file. */
     int64_t n_streamed, n_spilled;
     int32_t update_is_on_host; /* 1: by desc.update_host; then all states are streamed */
     int32_t update_at;         /* memo_update_at; PASS without states */
@@ -651,8 +682,8 @@ MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer
  * the error says that the whole step must run again, call memo_session_skip_update first.  States
  * keep their bytes, unless the error says that the update has changed some layers: then all calls
  * but destroy are refused until memo_session_fill_states, or memo_session_write_state, has set all
- * states but gradients.  Pieces of a state add up if they adjoin.  Errors: INVALID_STATE (also if
- * more_follow was 1); the device's. */
+ * states but gradients and FETCHED ones.  Pieces of a state add up if they adjoin.  Errors:
+ * INVALID_STATE (also if more_follow was 1); the device's. */
 MEMO_TRY memo_status memo_session_update(memo_session* session, memo_error* error);
 /* What `update` of this step finds in memo_session_get_batch().values, in place of what came with
  * the micro-batch: at most MEMO_BATCH_VALUES_MAX bytes, copied, such as a norm of all gradients, of
@@ -681,7 +712,7 @@ MEMO_TRY memo_status memo_session_fill_states(memo_session* session,
                                                            int32_t layer),
                                               memo_error* error);
 /* Copies bytes [offset_bytes, offset_bytes + n_bytes) of a state of a layer to the caller's host
- * memory, or sets them, unless it is a gradient; to write, bytes NULL is zero, as all are at first.
+ * memory, or sets them, unless it is a gradient or FETCHED; to write, bytes NULL is zero.
  * They are read and written where they lie, without room on the device.  Waits for the compute
  * stream and for all copies of states, even for 0 bytes.  Nothing happens if the layer lacks the
  * state.  When: as memo_session_fill_states.  Errors: INVALID_STATE; INVALID_ARGUMENT (a layer,

@@ -28,7 +28,9 @@ MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memob_rates* rates, memo_s
     case MEMO_SWAP_LIMIT_DISK:
         rates->bytes_per_s[1][0] *= factor;
         rates->bytes_per_s[1][1] *= factor;
-        return desc->spill_bytes > 0;
+        rates->fetch_s_per_byte /= factor;
+        return desc->spill_bytes > 0 ||
+               (desc->states && desc->states->trainer.fetch && rates->fetch_s_per_byte > 0);
     case MEMO_SWAP_LIMIT_UPDATE:
         rates->update_host_s_per_byte /= factor;
         return desc->states && desc->states->trainer.update_host &&

@@ -41,6 +41,7 @@ MEMOI memob_rates memob_rows_find_rates(const memo_profile* profile) {
     rates.bytes_per_s[1][0] = memoi_rows_rate((double)file->size_bytes, file->out_s);
     rates.bytes_per_s[1][1] = memoi_rows_rate((double)file->size_bytes, file->back_s);
     rates.update_host_s_per_byte = profile->update_host_s_per_byte;
+    rates.fetch_s_per_byte = profile->fetch_s_per_byte;
     memcpy(rates.slowdown_s_per_byte, profile->slowdown_s_per_byte,
            sizeof rates.slowdown_s_per_byte);
     return rates;

@@ -250,17 +250,26 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     return memob_states_get_sizes(states, &s->states_sizes, error);
 }
 
-/* Sets the bits of the first n states of layers, in the order of what streaming costs. */
-MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, uint32_t* bits) {
-    static const uint32_t order[] = {MEMO_STATE_UPDATE, MEMO_STATE_GRADIENT, 0}; /* 0: others */
+/* When the states of a table leave the device, by what streaming costs: first those that the update
+ * alone uses, then gradients, FETCHED ones, which take no host memory, and others. */
+MEMOI int32_t memoi_session_leaves(uint32_t uses) {
+    uses &= ~(uint32_t)MEMO_STATE_MADE;
+    if (uses == MEMO_STATE_UPDATE) return 0;
+    if (uses == MEMO_STATE_GRADIENT) return 1;
+    return uses & MEMO_STATE_FETCHED ? 2 : 3;
+}
+
+/* Sets the bits of the first n states of layers that leave the device, or (to_file) the host. */
+MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, int to_file, uint32_t* bits) {
     const int64_t n_layers = s->states_desc.n_layers;
     memset(bits, 0, (size_t)n_layers * sizeof *bits);
-    for (int32_t k = 0; k < 3 * s->states_desc.n_states; k++) {
+    for (int32_t k = 0; k < 4 * s->states_desc.n_states; k++) {
         const int32_t i = k % s->states_desc.n_states;
-        const uint32_t uses = s->desc.states[i].uses & ~(uint32_t)MEMO_STATE_MADE;
-        const int is_other = uses != MEMO_STATE_UPDATE && uses != MEMO_STATE_GRADIENT;
+        const uint32_t uses = s->desc.states[i].uses;
         const int64_t count = memob_min(n, n_layers);
-        if ((is_other ? 0 : uses) != order[k / s->states_desc.n_states]) continue;
+        if (memoi_session_leaves(uses) != k / s->states_desc.n_states ||
+            (to_file && uses & MEMO_STATE_FETCHED))
+            continue;
         for (int64_t layer = 0; layer < n_layers; layer++)
             if ((layer + 1) * count / n_layers > layer * count / n_layers) bits[layer] |= 1u << i;
         n -= count;
@@ -281,6 +290,21 @@ MEMOI memo_status memoi_session_update_host(void* session, int32_t layer, memo_e
     return MEMO_STATUS_OK;
 }
 
+/* The error names the state, which threads of the device do not know as the trainer does. */
+MEMOI memo_status memoi_session_fetch(void* session, int32_t layer, int32_t state, int64_t at,
+                                      void* to, int64_t n_bytes, memo_error* error) {
+    const memo_session* s = (const memo_session*)session;
+    memo_error why = MEMO_ZERO(memo_error);
+    const memo_status status = s->desc.fetch(s->desc.user, layer - 1, state, at, to, n_bytes, &why);
+    if (!status) return status;
+    return memo_error_set(error, status,
+                          "memo_session_desc.fetch: layer %d, state `%.32s`, bytes %lld to %lld: "
+                          "%.300s",
+                          (int)layer - 1, memob_session_name(s->desc.states[state].name),
+                          (long long)at, (long long)(at + n_bytes),
+                          *why.message ? why.message : memo_status_name(status));
+}
+
 /* Streams, spills and updates states as the current plan says. */
 MEMOI void memoi_session_stream(memo_session* s) {
     const memo_step_plan* plan = s->part->plan;
@@ -292,9 +316,10 @@ MEMOI void memoi_session_stream(memo_session* s) {
     s->states_desc.spill_bytes_per_s = s->desc.spill_bytes_per_s;
     s->states_desc.update_at = plan->update_at;
     s->states_desc.trainer.update_host = plan->update_is_on_host ? memoi_session_update_host : NULL;
+    s->states_desc.trainer.fetch = s->desc.fetch ? memoi_session_fetch : NULL;
     s->states_desc.trainer.user = s;
-    memoi_session_take_first(s, plan->n_streamed, s->streamed);
-    memoi_session_take_first(s, plan->n_spilled, s->spilled);
+    memoi_session_take_first(s, plan->n_streamed, 0, s->streamed);
+    memoi_session_take_first(s, plan->n_spilled, 1, s->spilled);
     memoi_keep(s, memob_states_get_sizes(&s->states_desc, &s->states_sizes, &s->call_error));
 }
 

@@ -299,9 +299,11 @@ MEMOI memo_status memoi_session_check_tables(const memo_session_desc* desc, memo
 MEMOI memo_status memoi_session_check_pointers(const memo_session_desc* desc, int computes,
                                                memo_error* error) {
     const int has_no_step = computes && !desc->step;
-    int recomputes = 0;
+    int recomputes = 0, fetches = 0;
     for (int32_t t = 0; t < desc->n_tensors; t++)
         recomputes |= memob_is_recomputed(desc->tensors[t].away);
+    for (int32_t i = 0; i < desc->n_states; i++)
+        fetches |= (desc->states[i].uses & MEMO_STATE_FETCHED) != 0;
     const memob_rule rules[] = {
         {desc->device_memory && !desc->device_bytes,
          "device_memory: set, but device_bytes is 0; device_bytes must be its size"},
@@ -315,6 +317,8 @@ MEMOI memo_status memoi_session_check_pointers(const memo_session_desc* desc, in
         {has_no_step && !desc->backward, "backward: NULL; set it, or `step`"},
         {computes && recomputes && !desc->recompute,
          "recompute: NULL, but a tensor is MEMO_ROWS or MEMO_WHOLE; set recompute"},
+        {computes && fetches && !desc->fetch,
+         "fetch: NULL, but a state is MEMO_STATE_FETCHED; set fetch"},
         {desc->policy == MEMO_POLICY_ROWS && !desc->rows,
          "rows: NULL, but policy is ROWS; set the table of rows"}};
     const char* field = MEMOB_FIRST_FAULT(rules);

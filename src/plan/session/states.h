@@ -153,8 +153,11 @@ MEMOI const char* memoi_checked_state(memo_session* s, memoi_checked_glance* vie
         return "not zero when the first backward of a step begins; the device's fill failed, or "
                "something writes to it";
     if (!view->is_end && before && !is_zero_due && hash != before)
-        return "it changed while its layer was closed; write only in passes that may, or with "
-               "memo_session_write_state";
+        return uses & MEMO_STATE_FETCHED
+                   ? "its bytes are not those of before; desc.fetch must give the same bytes each "
+                     "time, and nothing may write to them"
+                   : "it changed while its layer was closed; write only in passes that may, or "
+                     "with memo_session_write_state";
     if (view->is_end && !is_written && hash != before)
         return "the pass wrote to it, but may only read it; add the pass to its uses, or write "
                "to another state";
@@ -721,7 +724,7 @@ MEMOI void memoi_session_find_whole(memo_session* s, int32_t layer, int32_t stat
     for (int64_t k = 0; k < (int64_t)s->states_desc.n_layers * n_states; k++) {
         const memob_states_layer* of = &s->states->layers[k / n_states];
         const int64_t n_bytes = s->whole[2 * k + 1] - s->whole[2 * k];
-        n_left += ((of->has & ~s->states->gradients) >> k % n_states & 1) &&
+        n_left += ((of->has & ~(s->states->gradients | s->states->fetched)) >> k % n_states & 1) &&
                   n_bytes < s->desc.states[k % n_states].size_bytes;
     }
     if (!n_left) *s->lost = 0;
@@ -749,6 +752,12 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
         return MEMOB_INVALID(error,
                              "memo_session_write_state: state %d is a gradient, which a backward "
                              "sets to zero; write it between begin and end of a backward",
+                             (int)state);
+
+    if (!reads && s->desc.states[state].uses & MEMO_STATE_FETCHED)
+        return MEMOB_INVALID(error,
+                             "memo_session_write_state: state %d is FETCHED: its bytes are what "
+                             "desc.fetch gives, each time the same; change them in a new session",
                              (int)state);
 
     /* Pending updates end before, which know what they leave. */

@@ -92,21 +92,39 @@ MEMOI void memoi_session_read_times(const memo_session* s, memo_profile* times) 
     times->between_s = fmax(rest_s, 0) / memoi_session_n_group(s);
 }
 
-/* Measures copies and the file within the budgets.  Larger copies measure the rate better, but
+/* The largest state that desc.fetch gives, of the first layer that has it, if states may stream. */
+MEMOI memob_fetch memoi_session_find_fetch(const memo_session* s) {
+    const memob_states_desc* d = &s->states_desc;
+    memob_fetch most = {d->trainer.fetch, d->trainer.user, 0, 0, 0};
+    for (int32_t k = 0; k < d->n_layers * d->n_states && !s->desc.states_stay; k++) {
+        const memo_state* state = &d->states[k % d->n_states];
+        const uint32_t kind = state->kinds >> d->layer_kinds[k / d->n_states] & 1;
+        if (!(state->uses & MEMO_STATE_FETCHED && kind) || state->size_bytes <= most.size_bytes)
+            continue;
+        most.layer = k / d->n_states;
+        most.state = k % d->n_states;
+        most.size_bytes = state->size_bytes;
+    }
+    return most;
+}
+
+/* Measures copies and the third tier within the budgets.  Large copies measure the rate better, but
  * their buffers must fit beside the trainer's. */
 MEMOI void memoi_session_measure_copies(memo_session* s, memo_profile* profile) {
     const memo_session_desc* desc = &s->desc;
     const int has_file = /* and room to time it */
         desc->spill_directory && desc->host_bytes >= 2 * MEMOB_SPILL_ALIGNMENT;
+    const memob_fetch fetch = memoi_session_find_fetch(s);
     int64_t n_bytes = (int64_t)32 << 20, on_host_bytes;
     if (desc->device_bytes) n_bytes = memob_min(n_bytes, desc->device_bytes / 4);
     if (desc->host_bytes) n_bytes = memob_min(n_bytes, desc->host_bytes / 4);
     n_bytes = memob_max(n_bytes, 64);
     memob_session_log(s, "session: measuring copies up to %lld bytes", (long long)n_bytes);
-    on_host_bytes = 2 * memob_align_up(n_bytes, has_file ? MEMOB_SPILL_ALIGNMENT : 1);
+    on_host_bytes =
+        2 * memob_align_up(n_bytes, has_file || fetch.size_bytes ? MEMOB_SPILL_ALIGNMENT : 1);
     memoi_keep(s,
                memoi_profile_measure(s->device, n_bytes, has_file ? desc->spill_directory : NULL,
-                                     desc->spill_bytes_per_s,
+                                     desc->spill_bytes_per_s, &fetch,
                                      2 * n_bytes <= desc->device_bytes ? desc->device_memory : NULL,
                                      on_host_bytes <= desc->host_bytes ? desc->host_memory : NULL,
                                      profile, &s->call_error));

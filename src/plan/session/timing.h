@@ -202,7 +202,8 @@ MEMOI int memoi_timing_is_open(const memo_session* s, const memo_step_plan* plan
 
 #define MEMOI_TIMING_PIECE ((int64_t)1 << 20)
 
-/* Copies states of all layers but gradients, which have no meaning between steps: those that are
+/* Copies states of all layers but gradients, which have no meaning between steps, and FETCHED ones,
+ * which an engine fetches when it is created: those that are
  * streamed in an engine, through the bytes of a piece, or the others, through as many bytes as they
  * have.  from NULL: from the bytes.  to NULL: to the bytes; streamed states only return to their
  * places on the host.  Returns the number of bytes. */
@@ -212,7 +213,8 @@ MEMOI int64_t memoi_timing_copy(memo_session* s, const memob_states* of, int is_
     for (int32_t k = 0; k < s->states_desc.n_layers * s->desc.n_states; k++) {
         const int32_t layer = k / s->desc.n_states, i = k % s->desc.n_states;
         const memob_states_layer* l = &of->layers[layer];
-        const uint32_t which = l->has & ~of->gradients & (is_streamed ? l->streamed : ~l->streamed);
+        const uint32_t which =
+            l->has & ~(of->gradients | of->fetched) & (is_streamed ? l->streamed : ~l->streamed);
         const int64_t most = is_streamed && !to ? 1 : MEMOB_BYTES_MAX; /* a byte takes all along */
         const int64_t size_bytes =
             which >> i & 1 ? memob_min(s->desc.states[i].size_bytes, most) : 0;
@@ -292,6 +294,7 @@ MEMOI void memoi_timing_swap(memo_session* s, memo_step_plan* plan, memob_states
     memoi_timing_open(s, before);
     MEMO_ASSERT(s->own_plan == before && s->part->plan == before); /* 5 */
     if (moved) (void)memoi_timing_copy(s, moved, 0, NULL, moved, bytes + MEMOI_TIMING_PIECE);
+    if (moved && !s->failure.status) memoi_keep(s, memob_states_fetch(moved, &s->call_error));
     memoi_session_settle(s);
     s->timing.is_lost = s->all_failed;
     s->failure = why;
