@@ -106,6 +106,7 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
     c->states =
         MEMOB_ARRAY(&c->arrays, uint64_t, (int64_t)s->states_desc.n_layers * s->desc.n_states);
     c->states_at = MEMOB_ARRAY(&c->arrays, int64_t, s->desc.n_states);
+    c->guards = MEMOB_ARRAY(&c->arrays, uint64_t, s->desc.n_states);
     c->lies_of = MEMOB_ARRAY(&c->arrays, int32_t, s->desc.n_states);
     if (c->arrays.failed) return memob_no_memory(error, "the hashes of a checked session");
 

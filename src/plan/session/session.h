@@ -71,6 +71,7 @@ typedef struct memoi_checked {
     int64_t states_bytes; /* of a half */
     int64_t guard_bytes;  /* behind each state */
     int64_t* states_at;   /* (n_states): where a state lies, in either half by turns */
+    uint64_t* guards;     /* (n_states): hashes of the guards */
     int32_t* lies_of;     /* (n_states): 1 + the engine's layer whose state lies there; 0: none */
     int is_swept;         /* all else there is poison */
     int32_t n_updated;    /* layers that this update has changed */

@@ -186,22 +186,10 @@ MEMOI int64_t memoi_checked_guard_bytes(const memo_session* s, int32_t i) {
     return memob_align_up(size_bytes, MEMOI_GUARD) - size_bytes + s->checked.guard_bytes;
 }
 
-/* The first state whose guard is not whole; -1: none. */
-MEMOI int32_t memoi_checked_overrun(memo_session* s, uint32_t used) {
+MEMOI uint64_t memoi_checked_hash_guard(memo_session* s, int32_t i) {
     const memoi_checked* c = &s->checked;
-    int64_t at = 0, n;
-    for (; used && !s->error.status; used &= used - 1) {
-        const int32_t i = __builtin_ctz(used);
-        char* guard = c->states_memory + c->states_at[i] + s->desc.states[i].size_bytes;
-        const int64_t n_bytes = memoi_checked_guard_bytes(s, i);
-        for (at = 0; at < n_bytes && !s->error.status; at += n) {
-            n = memob_min(n_bytes - at, c->slot_bytes);
-            if (!memoi_checked_copy(s, guard + at, c->image, n, 0)) return -1;
-            for (int64_t k = 0; k < n; k++)
-                if (c->image[k] != MEMOI_GUARD_BYTE) return i;
-        }
-    }
-    return -1;
+    return memob_checked_hash(s, c->states_memory + c->states_at[i] + s->desc.states[i].size_bytes,
+                              memoi_checked_guard_bytes(s, i), 0);
 }
 
 /* 1: eight bytes of a state are poison, or numbers are made of poison. */
@@ -238,7 +226,6 @@ MEMOI const char* memoi_checked_take_states(memo_session* s, memoi_checked_glanc
         if (memoi_checked_sweep(s, at, size_bytes + guard_bytes) < size_bytes + guard_bytes)
             return "something has written to where it lay in an earlier visit; take its address "
                    "anew in each visit";
-        if (s->error.status) break;
 
         status = memo_fill(s->device, c->stream, at + size_bytes, MEMOI_GUARD_BYTE, guard_bytes,
                            &s->call_error);
@@ -248,6 +235,7 @@ MEMOI const char* memoi_checked_take_states(memo_session* s, memoi_checked_glanc
                                &s->call_error);
         if (!status) status = memo_stream_synchronize(s->device, c->stream, &s->call_error);
         (void)memoi_session_is_ok(s, status);
+        c->guards[i] = memoi_checked_hash_guard(s, i);
         c->lies_of[i] = view->layer + 1;
     }
     return NULL;
@@ -275,18 +263,16 @@ MEMOI void memoi_checked_return_states(memo_session* s, const memoi_checked_glan
 
 /* Where a visit ends: has a state been written behind, or made of what has no value?  NULL: no. */
 MEMOI const char* memoi_checked_harm(memo_session* s, memoi_checked_glance* view) {
+    const memoi_checked* c = &s->checked;
+    const int is_update = view->pass == MEMOB_UPDATE && !s->is_filling;
     uint32_t used = memob_states_used(s->states, view->pass, view->layer);
-    const int32_t i = memoi_checked_overrun(s, used);
-    if (i >= 0) {
-        view->blamed = i;
-        return "something writes behind it; its size_bytes is too small";
-    }
-    used &= view->pass == MEMOB_UPDATE && !s->is_filling ? s->states->updated : 0;
     for (; used && !s->error.status; used &= used - 1) {
-        view->blamed = __builtin_ctz(used);
-        if (memoi_checked_is_poisoned(s,
-                                      s->checked.states_memory + s->checked.states_at[view->blamed],
-                                      s->desc.states[view->blamed].size_bytes))
+        const int32_t i = view->blamed = __builtin_ctz(used);
+        if (memoi_checked_hash_guard(s, i) != c->guards[i])
+            return "something writes behind it; its size_bytes is too small";
+        if (is_update && s->states->updated >> i & 1 &&
+            memoi_checked_is_poisoned(s, c->states_memory + c->states_at[i],
+                                      s->desc.states[i].size_bytes))
             return "the update computes it from bytes without a value: of a MEMO_STATE_MADE state, "
                    "which it must write and not read, of an address kept from another visit, of a "
                    "tensor or buffer that has ended, or behind memo_batch.values_bytes; or it "
