@@ -278,6 +278,9 @@ files_are_written() { # test
     for words in 'Device memory' 'Policies' 'Plan' 'Timeline' 'Addresses' 'Loss'; do
         grep -q "<h2>$words</h2>" $page || fail "$page lacks $words"
     done
+    [ "$(grep -c 'makespan [0-9]' $page)" -eq 1 ] || fail "$page has other makespans than that of its timeline"
+    [ "$(grep -c '^<p>' $page)" -eq 7 ] || fail "$page does not say what to see"
+    grep -q '^<p>One recorded step.*on device.* copy within the device' $page || fail "$page does not explain its timeline"
     for policy in recompute swap alpha memo; do grep -q "^$policy .* equal " $page || fail "$page has no line of $policy"; done
     [ "$(grep -c '<svg' $page)" -eq 4 ] || fail "$page has other pictures"
     [ "$(ls new/run | wc -l)" -eq 9 ] || fail "unexpected files: $(ls new/run)"

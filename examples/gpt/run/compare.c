@@ -165,7 +165,7 @@ static void put_predictions(const job* j, memo_text* t) {
 /* Times of a policy, with quartiles and stalls. */
 static const char* times_text(const job* j, const comparison* row) {
     const spread step_s = spread_of_steps(j, row->step_s);
-    return text_of(" %8.1f ms %6.1f to %5.1f %6.1f ms", 1e3 * step_s.median, 1e3 * step_s.low,
+    return text_of(" %7.1f ms %6.1f to %5.1f %6.1f ms", 1e3 * step_s.median, 1e3 * step_s.low,
                    1e3 * step_s.high, 1e3 * spread_of_steps(j, row->stall_s).median);
 }
 
@@ -187,8 +187,8 @@ static int put_comparison(const job* j, memo_text* t) {
         tells ? "times are medians of every second step, with quartiles; " : "");
     memo_text_put(
         t,
-        "policy      alpha  device peak   host peak  moved/step%s  loss diff  gradients  budget\n",
-        tells ? "   step time  quartiles, ms     stall" : "");
+        "policy    %s  alpha  device peak   host peak  moved/step  loss diff  gradients  budget\n",
+        tells ? "  step time   quartiles, ms     stall" : "");
     for (int i = 0; i < train_n_policies(&j->options); i++) {
         const memo_policy policy = policy_order[i];
         const comparison* row = &j->compared[policy];
@@ -197,10 +197,11 @@ static int put_comparison(const job* j, memo_text* t) {
         double difference = 0;
         for (int64_t step = 0; step < n; step++)
             difference = fmax(difference, fabs(row->losses[step] - keep->losses[step]));
-        memo_text_put(t, "%-10s %6s %12s %11s %11s%s %10g  %-9s  %s%s\n", memo_policy_name(policy),
+        memo_text_put(t, "%-10s%s %6s %12s %11s %11s %10g  %-9s  %s%s\n", memo_policy_name(policy),
+                      tells ? times_text(j, row) : "",
                       alpha_name(&j->options, policy, j->plans[policy]),
                       bytes_name(row->device_peak_bytes), bytes_name(row->host_peak_bytes),
-                      bytes_name(row->moved_bytes), tells ? times_text(j, row) : "", difference,
+                      bytes_name(row->moved_bytes), difference,
                       policy == MEMO_POLICY_KEEP ? "reference"
                       : has_same_gradients       ? "equal"
                                                  : "DIFFER",

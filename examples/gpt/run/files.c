@@ -372,23 +372,24 @@ memo_status open_outputs(job* j, memo_error* error) {
 
 #define PAGE_BYTES 1900000 /* a picture that exceeds them stays a file */
 
-/* Text as it is printed. */
-static void page_put_text(memo_text* page, const char* title, const memo_text* printed) {
+/* Text as it is printed, behind what to see in it. */
+static void page_put_text(memo_text* page, const char* title, const char* about,
+                          const memo_text* printed) {
     if (!printed->n_bytes) return;
-    memo_text_put(page, "<h2>%s</h2>\n<pre>\n", title);
+    memo_text_put(page, "<h2>%s</h2>\n<p>%s</p>\n<pre>\n", title, about);
     memo_text_put_xml(page, printed->data);
     memo_text_put(page, "</pre>\n");
 }
 
 static memo_status page_put_picture(const job* j, memo_text* page, const char* title,
-                                    const char* name, memo_error* error) {
+                                    const char* about, const char* name, memo_error* error) {
     char* bytes = NULL;
     int64_t n_bytes = 0;
     memo_status status = tool_append_file(output_path(j, name), &bytes, &n_bytes, error);
     if (!status && page->n_bytes + n_bytes > PAGE_BYTES)
         memo_text_put(page, "<h2>%s</h2>\n<p>too large for this page: %s</p>\n", title, name);
     else if (!status)
-        memo_text_put(page, "<h2>%s</h2>\n%s\n", title, bytes);
+        memo_text_put(page, "<h2>%s</h2>\n<p>%s</p>\n<div>%s</div>\n", title, about, bytes);
     free(bytes);
     return status;
 }
@@ -398,6 +399,7 @@ static memo_status page_put_picture(const job* j, memo_text* page, const char* t
 static const char page_style[] =
     "body{font:15px Helvetica,Arial,sans-serif;max-width:1200px;margin:0 auto;padding:16px}"
     "pre{font-size:13px;overflow-x:auto}svg{width:100%;height:auto}"
+    "@media(max-width:600px){pre{font-size:11px}div{overflow-x:auto}svg{min-width:800px}}"
     "@media(prefers-color-scheme:dark){:root{--paper:#15181c;--ink:#dde1e6;--weak:#a3abb5;"
     "--line:#39414a}body{color:var(--ink);background:var(--paper)}"
     "svg,svg .h,svg .name,text[fill='#111']{fill:var(--ink)}svg .m,svg .s,svg .tick,text[fill="
@@ -411,10 +413,17 @@ static const char page_style[] =
 
 /* The page refers to no other file.  It is XML, too: a parser can check that it is well formed. */
 static memo_status page_write(const job* j, memo_error* error) {
-    static const char* const pictures[][2] = {{"Device memory", "memory.svg"},
-                                              {"Timeline", "timeline.svg"},
-                                              {"Addresses", "plan.svg"},
-                                              {"Loss", "loss.svg"}};
+    static const char* const pictures[][3] = {
+        {"Device memory", "memory.svg",
+         "Who has which bytes of the device while a micro-batch runs."},
+        {"Timeline", "timeline.svg",
+         "One recorded step, so its makespan is not the median above. A row is a stream, a bar an "
+         "operation: compute runs layers while the others copy rows between device and host. Bars "
+         "\xe2\x80\x9con device\xe2\x80\x9d copy within the device, such as a layer's input. "
+         "Gray lines are waits."},
+        {"Addresses", "plan.svg",
+         "Each buffer of a micro-batch at its planned address, from its request to its release."},
+        {"Loss", "loss.svg", "What the model has learned, in any budget the same."}};
     const train_options* o = &j->options;
     memo_text page = {0}, plan = {0};
     memo_status status = MEMO_STATUS_OK;
@@ -428,12 +437,17 @@ static memo_status page_write(const job* j, memo_error* error) {
     memo_text_put_xml(&page, j->plan->times ? text_of(": %s", j->plan->times->reason) : "");
     memo_text_put(&page, ".</p>\n");
 
-    page_put_text(&page, "Policies", &j->told);
+    page_put_text(&page, "Policies",
+                  "Ways to bring activations to the backward, on the same steps.", &j->told);
     memo_step_plan_put(j->plan, &plan);
-    page_put_text(&page, "Plan", &plan);
+    page_put_text(
+        &page, "Plan",
+        "How many rows of which tensor each layer keeps, swaps and recomputes, and the step "
+        "that this predicts.",
+        &plan);
     memo_text_free(&plan);
     for (size_t i = 0; i < sizeof pictures / sizeof *pictures && !status; i++)
-        status = page_put_picture(j, &page, pictures[i][0], pictures[i][1], error);
+        status = page_put_picture(j, &page, pictures[i][0], pictures[i][2], pictures[i][1], error);
     memo_text_put(&page, "</body></html>\n");
     if (!status) return memo_text_write(&page, output_path(j, "report.html"), error);
     memo_text_free(&page);
