@@ -9002,7 +9002,7 @@ MEMOI int memob_layer_has(const memo_swap_desc* desc, int32_t layer, int32_t t) 
     return desc->tensors[t].row_bytes && (!kinds || kinds >> memob_layer_kind(desc, layer) & 1);
 }
 
-/* Routed rows of each step if all have as many. */
+/* Late rows of each step if all have as many. */
 MEMOI int64_t memob_swap_routed_rows(const memo_swap_desc* desc, int32_t t) {
     int32_t n = 0;
     for (int32_t layer = 0; layer < desc->n_layers; layer++) n += memob_layer_has(desc, layer, t);
@@ -10160,7 +10160,7 @@ MEMOI void memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placemen
     memoi_swap_place_packs(desc, placement);
 }
 
-/* Places the moved layers in host memory, and sums up what they move.  Which routed rows follow
+/* Places the moved layers in host memory, and sums up what they move.  Which late rows follow
  * which. */
 MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_bytes,
                                     memob_swap_placement* placement) {
@@ -10183,7 +10183,7 @@ MEMOI const memob_swap_place* memob_swap_place_of(const memob_swap_placement* pl
     return &placement->places[(int64_t)step * placement->n_tensors + t];
 }
 
-/* The step has so many routed rows.  They begin where rows of the step before end.  Rows behind
+/* The step has so many late rows.  They begin where rows of the step before end.  Rows behind
  * the stack are the surplus, unless no later step uses the scratch or no backward follows. */
 MEMOI void memoi_swap_route(memob_swap_placement* placement, int32_t step, int64_t n_rows,
                             int is_forward_only) {
@@ -10659,7 +10659,7 @@ MEMOI const memob_row_visit* memob_swap_due(const memob_swap_placement* p, const
     return n_open < n_open_most && step->n_begun < end && next->pass == older->pass ? next : NULL;
 }
 
-/* The step has so many routed rows: pieces of its surplus follow. */
+/* The step has so many late rows: pieces of its surplus follow. */
 MEMOI void memoi_swap_route_items(memob_swap_placement* p, int32_t step, int64_t n_rows,
                                   int is_forward_only) {
     memob_swap_items* it = p->items;
@@ -10667,14 +10667,14 @@ MEMOI void memoi_swap_route_items(memob_swap_placement* p, int32_t step, int64_t
     if (it) memoi_swap_items_cut(p, it, (it->n_classes + 1) * it->n_steps + step);
 }
 
-/* The forward of a step begins: it has no routed rows yet. */
+/* The forward of a step begins: it has no late rows yet. */
 MEMOI void memob_swap_route_none(memob_swap_placement* p, int32_t step, int is_forward_only) {
     if (!p->routed_rows_layer) return;
     if (step == 0) p->n_routed = 0;
     memoi_swap_route_items(p, step, 0, is_forward_only);
 }
 
-/* The step whose forward is open has so many routed rows.  Errors: INVALID_ARGUMENT. */
+/* The step whose forward is open has so many late rows.  Errors: INVALID_ARGUMENT. */
 MEMOI memo_status memob_swap_set_routed(memob_swap_placement* p, int32_t step, int64_t n_rows,
                                         int is_forward_only, memo_error* error) {
     const memob_bounds bounds[] = {{"n_rows", n_rows, 0, p->routed_rows_layer},

@@ -5218,7 +5218,7 @@ MEMOI void memoi_rows_put_routed(const memo_swap_desc* desc, int32_t t, memo_tex
         n_kept += memoi_rows_tiles(desc, layer, t) == MEMO_ROWS_KEPT;
     }
     memo_text_put(
-        text, "routed    %s: %lld of %lld rows are kept%s; at most %lld in a step\n",
+        text, "late      %s: %lld of %lld rows are kept%s; at most %lld in a step\n",
         desc->tensors[t].name,
         (long long)(n_kept == n ? desc->routed_rows_all : n_kept * memob_swap_routed_rows(desc, t)),
         (long long)desc->routed_rows_all, n_kept == n ? "" : others,
@@ -7580,7 +7580,7 @@ MEMOI int memoi_session_plans_rows(const memo_session_desc* desc) {
     return desc->policy == MEMO_POLICY_MEMO || memoi_session_is_alpha(desc);
 }
 
-/* Most routed rows of n_rows tokens: their share, rounded up. */
+/* Most late rows of n_rows tokens: their share, rounded up. */
 MEMOI int64_t memoi_session_share(const memo_session_desc* desc, int64_t routed_rows,
                                   int64_t n_rows) {
     const double share = (double)n_rows / (double)desc->n_rows;
@@ -12191,7 +12191,7 @@ memo_status memo_session_get_least(const memo_session_desc* desc, int64_t* devic
  *
  * 1. A span has as many times as micro-batches were timed, for which there is room. */
 
-/* Rows of a tensor that a step had; the mean if they are routed. */
+/* Rows of a tensor that a step had; the mean if they are late. */
 MEMOI double memoi_session_mean_rows(const memo_session* s, int32_t t) {
     double n_rows = 0, n = 0;
     if (!memob_tensor_is_routed(s->steps, t)) return (double)s->steps->n_rows;

@@ -436,7 +436,7 @@ MEMOI const memob_row_visit* memob_swap_due(const memob_swap_placement* p, const
     return n_open < n_open_most && step->n_begun < end && next->pass == older->pass ? next : NULL;
 }
 
-/* The step has so many routed rows: pieces of its surplus follow. */
+/* The step has so many late rows: pieces of its surplus follow. */
 MEMOI void memoi_swap_route_items(memob_swap_placement* p, int32_t step, int64_t n_rows,
                                   int is_forward_only) {
     memob_swap_items* it = p->items;
@@ -444,14 +444,14 @@ MEMOI void memoi_swap_route_items(memob_swap_placement* p, int32_t step, int64_t
     if (it) memoi_swap_items_cut(p, it, (it->n_classes + 1) * it->n_steps + step);
 }
 
-/* The forward of a step begins: it has no routed rows yet. */
+/* The forward of a step begins: it has no late rows yet. */
 MEMOI void memob_swap_route_none(memob_swap_placement* p, int32_t step, int is_forward_only) {
     if (!p->routed_rows_layer) return;
     if (step == 0) p->n_routed = 0;
     memoi_swap_route_items(p, step, 0, is_forward_only);
 }
 
-/* The step whose forward is open has so many routed rows.  Errors: INVALID_ARGUMENT. */
+/* The step whose forward is open has so many late rows.  Errors: INVALID_ARGUMENT. */
 MEMOI memo_status memob_swap_set_routed(memob_swap_placement* p, int32_t step, int64_t n_rows,
                                         int is_forward_only, memo_error* error) {
     const memob_bounds bounds[] = {{"n_rows", n_rows, 0, p->routed_rows_layer},

@@ -808,7 +808,7 @@ MEMOI void memoi_swap_place_rows(const memo_swap_desc* desc, memob_swap_placemen
     memoi_swap_place_packs(desc, placement);
 }
 
-/* Places the moved layers in host memory, and sums up what they move.  Which routed rows follow
+/* Places the moved layers in host memory, and sums up what they move.  Which late rows follow
  * which. */
 MEMOI void memoi_swap_place_on_host(const memo_swap_desc* desc, int64_t host_bytes,
                                     memob_swap_placement* placement) {
@@ -831,7 +831,7 @@ MEMOI const memob_swap_place* memob_swap_place_of(const memob_swap_placement* pl
     return &placement->places[(int64_t)step * placement->n_tensors + t];
 }
 
-/* The step has so many routed rows.  They begin where rows of the step before end.  Rows behind
+/* The step has so many late rows.  They begin where rows of the step before end.  Rows behind
  * the stack are the surplus, unless no later step uses the scratch or no backward follows. */
 MEMOI void memoi_swap_route(memob_swap_placement* placement, int32_t step, int64_t n_rows,
                             int is_forward_only) {

@@ -191,7 +191,7 @@ MEMOI int memob_layer_has(const memo_swap_desc* desc, int32_t layer, int32_t t) 
     return desc->tensors[t].row_bytes && (!kinds || kinds >> memob_layer_kind(desc, layer) & 1);
 }
 
-/* Routed rows of each step if all have as many. */
+/* Late rows of each step if all have as many. */
 MEMOI int64_t memob_swap_routed_rows(const memo_swap_desc* desc, int32_t t) {
     int32_t n = 0;
     for (int32_t layer = 0; layer < desc->n_layers; layer++) n += memob_layer_has(desc, layer, t);

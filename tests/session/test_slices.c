@@ -188,8 +188,8 @@ TEST(forwards_alone_and_slices_of_plans) {
     double outputs[2];
     model_init(&m, 30, 6, MEMO_POLICY_ALPHA);
     own_step_plan* plan = step_plan_of(&m.t.desc, NULL);
-    expect_words(plan, "routed    expert: 0 of 150 rows are kept, the others move; at "
-                       "most 6 in a step\nrouted    up: 0 of 150");
+    expect_words(plan, "late      expert: 0 of 150 rows are kept, the others move; at "
+                       "most 6 in a step\nlate      up: 0 of 150");
     CHECK_IS(plan->swap.n_slices, ==, 5);
     m.t.desc.slice_rows = 0; /* the plan's */
     CHECK_OK(memo_session_open(&m.t.desc, plan, &m.session, &error));

@@ -41,7 +41,7 @@ MEMOI void memoi_rows_put_routed(const memo_swap_desc* desc, int32_t t, memo_tex
         n_kept += memoi_rows_tiles(desc, layer, t) == MEMO_ROWS_KEPT;
     }
     memo_text_put(
-        text, "routed    %s: %lld of %lld rows are kept%s; at most %lld in a step\n",
+        text, "late      %s: %lld of %lld rows are kept%s; at most %lld in a step\n",
         desc->tensors[t].name,
         (long long)(n_kept == n ? desc->routed_rows_all : n_kept * memob_swap_routed_rows(desc, t)),
         (long long)desc->routed_rows_all, n_kept == n ? "" : others,

@@ -60,7 +60,7 @@ MEMOI int memoi_session_plans_rows(const memo_session_desc* desc) {
     return desc->policy == MEMO_POLICY_MEMO || memoi_session_is_alpha(desc);
 }
 
-/* Most routed rows of n_rows tokens: their share, rounded up. */
+/* Most late rows of n_rows tokens: their share, rounded up. */
 MEMOI int64_t memoi_session_share(const memo_session_desc* desc, int64_t routed_rows,
                                   int64_t n_rows) {
     const double share = (double)n_rows / (double)desc->n_rows;

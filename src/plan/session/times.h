@@ -8,7 +8,7 @@
  *
  * 1. A span has as many times as micro-batches were timed, for which there is room. */
 
-/* Rows of a tensor that a step had; the mean if they are routed. */
+/* Rows of a tensor that a step had; the mean if they are late. */
 MEMOI double memoi_session_mean_rows(const memo_session* s, int32_t t) {
     double n_rows = 0, n = 0;
     if (!memob_tensor_is_routed(s->steps, t)) return (double)s->steps->n_rows;
