@@ -820,7 +820,9 @@ typedef struct memo_sp_attention_desc {
     memo_comm* nodes;
     int32_t n_nodes;
     memo_sharding sharding;
-    int32_t n_batch; /* 0: 1; of a ring at most about max_waiting / 4: more fail in forward */
+    /* 0: 1.  Of a ring at most about max_waiting / 4: more fail in forward.  Up to 63 its groups
+     * have at most 256 messages; NCCL is known to hang with more. */
+    int32_t n_batch;
     /* The masks of an exchange: 1 (or 0) for all sequences of the batch, or n_batch in an array, so
      * that each sequence has separate documents. */
     int32_t n_masks;
@@ -5981,9 +5983,10 @@ MEMOI void memoi_exchange_look(memo_exchange* plan) {
     }
 }
 
-/* A group has a message for each piece of a sequence. */
+/* A group has up to 4 messages for each piece of a sequence, of k and of v, sent and received, and
+ * 2 of gradients.  NCCL is known to hang with more than 256. */
 MEMOI int32_t memoi_exchange_most(const memoi_shape* shape) {
-    return (int32_t)memob_max(memob_min(256 / shape->n_batch, MEMOI_PIECES_MAX), 4);
+    return (int32_t)memob_max(memob_min(254 / 4 / shape->n_batch, MEMOI_PIECES_MAX), 1);
 }
 
 /* What a reader reads of an owner's keys under a mask.  Runs of queries ascend, and so do the ends

@@ -1242,6 +1242,52 @@ TEST(groups_of_rings_have_no_race) {
     for (int32_t rank = 0; rank < 16; rank++) expect_recorded(&c, rank, 1, 2e-6, 5e-6);
 }
 
+static int32_t largest_group;
+static memo_status count_messages(MEMO_UNUSED memo_comm* comm, MEMO_UNUSED memo_stream stream,
+                                  MEMO_UNUSED const memo_message_call* calls, int32_t n,
+                                  MEMO_UNUSED memo_error* e) {
+    if (n > largest_group) largest_group = n;
+    return MEMO_STATUS_OK;
+}
+
+/* Queries of both ranks see 64 keys of the other rank, far apart, so no number of pieces is enough. */
+TEST(groups_of_a_ring_have_at_most_256_messages) {
+    enum { N = 2048, HALF = N / 2, KEYS = 64, APART = HALF / KEYS };
+    memo_segment segments[2 * KEYS];
+    for (int64_t i = 0; i < 2 * KEYS; i++) {
+        const int64_t q = i < KEYS ? i : HALF + i - KEYS, k = (i * APART + HALF) % N;
+        const memo_segment one = {q, q + 1, k, k + 1, MEMO_SEGMENT_FULL, i >= KEYS};
+        segments[i] = one;
+    }
+    const memo_mask mask = {segments, 2 * KEYS};
+    const memo_exchange_desc exchange_desc = {.masks = &mask};
+    for (int32_t n_batch = 1; n_batch <= 63; n_batch += n_batch < 5 ? 1 : 29) {
+        memo_sp_attention_desc desc = desc_of(MEMO_SHARDING_PLAIN, 2, 1, N, 1, 1, 1, MEMO_TYPE_F32);
+        ring_paper paper;
+        memo_comm ring = ring_paper_comm(&paper, 0, 2);
+        host_attention state;
+        own_device* device = open_device(&desc.stream, &state, &desc.attention);
+        own_memory float* rows = (float*)calloc((size_t)n_batch * N, 9 * sizeof *rows);
+        char* share[N_TENSORS];
+        for (int t = 0; t < N_TENSORS; t++) share[t] = (char*)(rows + t * n_batch * N);
+        const memo_sp_attention_tensors t = tensors_of(share, rows + 8 * n_batch * N, NULL);
+        ring.messages = count_messages;
+        largest_group = 0;
+        desc.device = device;
+        desc.ring = &ring;
+        desc.n_batch = n_batch;
+        desc.has_levels = 1;
+        own_attention* attention = attention_of(&desc);
+        memo_exchange* exchange = exchange_of(attention, &exchange_desc);
+        CHECK_OK(memo_sp_attention_forward(attention, exchange, &t, &error));
+        CHECK_OK(memo_sp_attention_backward(attention, exchange, &t, &error));
+        CHECK_OK(memo_stream_synchronize(device, desc.stream, &error));
+        CHECK_CASE(largest_group <= 256 && largest_group > 110, "%d messages in a batch of %d",
+                   (int)largest_group, (int)n_batch);
+        memo_exchange_destroy(exchange);
+    }
+}
+
 /* One object, a batch of two sequences after another; one rank of a ring of one, with its own
  * reference. */
 TEST(documents_may_change_from_batch_to_batch) {

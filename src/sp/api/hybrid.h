@@ -23,7 +23,9 @@ typedef struct memo_sp_attention_desc {
     memo_comm* nodes;
     int32_t n_nodes;
     memo_sharding sharding;
-    int32_t n_batch; /* 0: 1; of a ring at most about max_waiting / 4: more fail in forward */
+    /* 0: 1.  Of a ring at most about max_waiting / 4: more fail in forward.  Up to 63 its groups
+     * have at most 256 messages; NCCL is known to hang with more. */
+    int32_t n_batch;
     /* The masks of an exchange: 1 (or 0) for all sequences of the batch, or n_batch in an array, so
      * that each sequence has separate documents. */
     int32_t n_masks;

@@ -354,9 +354,10 @@ MEMOI void memoi_exchange_look(memo_exchange* plan) {
     }
 }
 
-/* A group has a message for each piece of a sequence. */
+/* A group has up to 4 messages for each piece of a sequence, of k and of v, sent and received, and
+ * 2 of gradients.  NCCL is known to hang with more than 256. */
 MEMOI int32_t memoi_exchange_most(const memoi_shape* shape) {
-    return (int32_t)memob_max(memob_min(256 / shape->n_batch, MEMOI_PIECES_MAX), 4);
+    return (int32_t)memob_max(memob_min(254 / 4 / shape->n_batch, MEMOI_PIECES_MAX), 1);
 }
 
 /* What a reader reads of an owner's keys under a mask.  Runs of queries ascend, and so do the ends
