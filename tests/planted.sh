@@ -6,76 +6,19 @@
 #   sh tests/planted.sh [PART ...]   only changes whose first line contains a PART, such as memo/arena.h
 set -u
 
-list=$PWD/tests/planted.txt folder=$PWD/build/planted
-rm -rf "$folder" && mkdir -p "$folder/bin" || exit 1
-cp -r src scripts tests extras "$folder" # tests beside the changed headers, which "memo.h" finds first
-cat >"$folder/planted.h" <<'HEADER'
-#ifdef __cplusplus
-extern "C" {
-#endif
-int is_planted(int number);
-void planted_trip(const char* condition);
-#ifdef __cplusplus
-}
-#endif
-#define MEMO_ASSERT(condition) ((condition) ? (void)0 : planted_trip(#condition))
-HEADER
-cat >"$folder/planted.c" <<'SOURCE'
-#include <stdio.h>
-#include <stdlib.h>
-int is_planted(int number) {
-    static int planted = -1;
-    if (planted < 0) planted = atoi(getenv("MEMO_PLANTED") ? getenv("MEMO_PLANTED") : "0");
-    return planted == number;
-}
-void planted_trip(const char* condition) {
-    fprintf(stderr, "\ntripped: %s\n", condition);
-    abort();
-}
-SOURCE
+. tests/support/plant.sh
 
-# Writes the changes into the copy, and NUMBER FILE TEST NAMES CONDITION of each, divided by tabs, to $folder/changes.
-LC_ALL=C awk -v folder="$folder" '
-    function read(path,    line, got, text) {
-        while ((got = (getline line < path)) > 0) text = text line "\n"
-        close(path)
-        return text
-    }
-    function plant(new,    at, made) {
-        at = index(text[file], old)
-        if (!at || index(substr(text[file], at + length(old)), old)) {
-            print "planted.sh: " file ": not once: " old >"/dev/stderr"
-            exit bad = 1
-        }
-        made = "is_planted(" n ")"
-        if (gsub(/PLANTED/, made, new) == 0)
-            new = old ~ /;$/ ? "{ if (" made ") { " new " } else { " old " } }" : "(" made " ? (" new ") : (" old "))"
-        text[file] = substr(text[file], 1, at - 1) new substr(text[file], at + length(old))
-    }
-    /^= / {
-        file = $2
-        split($3, test, ":")
-        condition = $0
-        sub(/^= [^ ]+ [^ ]+ /, "", condition)
-        if (!(file in text)) text[file] = read(folder "/src/" file)
-        printf "%d\t%s\t%s\t%s\t%s\n", ++n, file, test[1], test[2] == "" ? "-" : test[2], condition >(folder "/changes")
-    }
-    /^- / { old = substr($0, 3) }
-    /^[+] / { plant(substr($0, 3)) }
-    END {
-        if (bad) exit 1
-        for (file in text) printf "%s", text[file] >(folder "/src/" file)
-    }' "$list" || exit 1
-(cd "$folder" && sh scripts/amalgamate) || exit 1
+folder=$PWD/build/planted
+plant_changes tests/planted.txt "$folder" || exit 1
 
 # The tests, with the changed headers in front of the others.
 lp=$(sed -n 's/^LP_SOLVE_CFLAGS *:= *//p' build/config.mk) libraries=$(sed -n 's/^LP_SOLVE_LIBS *:= *//p' build/config.mk)
 compile() { # ARGUMENTS of the compiler
-    ${CC:-cc} -std=c99 -O0 -w -include "$folder/planted.h" -I"$folder" -I"$folder/tests/support" -I. -Iexamples -pthread -D_POSIX_C_SOURCE=200809L \
+    ${CC:-cc} -std=c99 -O0 -w -DPLANTED_ASSERTS -include "$folder/planted.h" -I"$folder" -I"$folder/tests/support" -I. -Iexamples -pthread -D_POSIX_C_SOURCE=200809L \
         -D_DEFAULT_SOURCE $lp "$@"
 }
 tab=$(printf '\t')
-chosen=$(for part in "${@:-}"; do grep -F -- "$part" "$folder/changes"; done | sort -nu)
+chosen=$(chosen_changes "$folder" "$@")
 command -v nvcc >/dev/null 2>&1 || chosen=$(echo "$chosen" | grep -v "[.]cu$tab")
 [ -n "$chosen" ] || { echo "planted.sh: $*: no such change" >&2; exit 1; }
 compile -c "$folder/tests/lib/memo.c" -o "$folder/memo.o" && compile -c "$folder/tests/lib/scarce.c" -o "$folder/scarce.o" || exit 1
@@ -84,7 +27,7 @@ for test in $(echo "$chosen" | cut -f 3 | sort -u); do
     case $test in
     *.cu) # on the runtime of tests/cuda/test_cuda.sh
         for source in "fake_cuda.cpp -x c++ -c -o $folder/fake_cuda.o" "$test $folder/fake_cuda.o $folder/planted.o -o $folder/bin/$test"; do
-            nvcc -arch=sm_90 -std=c++17 -O0 -w -include "$folder/planted.h" -I"$folder" -I. -DFAKE_CUDA -DLINKED -cudart none \
+            nvcc -arch=sm_90 -std=c++17 -O0 -w -DPLANTED_ASSERTS -include "$folder/planted.h" -I"$folder" -I. -DFAKE_CUDA -DLINKED -cudart none \
                 -Xlinker --wrap=madvise "$folder/tests/cuda/"$source -Xlinker "$folder/lib.a" $libraries -lpthread -lm || exit 1
         done
         continue
