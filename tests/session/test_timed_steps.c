@@ -59,6 +59,40 @@ static memo_status train(model* m, memo_session* s, int64_t micro_batch) {
     return status;
 }
 
+static memo_stream watched_stream;
+static int synchronize_fails;
+static memo_status failing_synchronize(void* context, memo_stream stream, memo_error* e) {
+    if (synchronize_fails && stream == watched_stream)
+        return memo_error_set(e, MEMO_STATUS_DEVICE, "planted");
+    return watched_host->stream_synchronize(context, stream, e);
+}
+
+/* A plan takes the place of the first when the step before is over on the device: what fails there
+ * leaves the first plan. */
+TEST(a_plan_waits_for_the_step_before) {
+    for (int fails = 0; fails < 2; fails++) {
+        model m;
+        timed_model(&m);
+        m.desc.computes_on_host = 0;
+        open_device(&m, m.desc.device_bytes, 0);
+        memo_device table = *m.host;
+        table.stream_synchronize = failing_synchronize;
+        watched_host = m.host;
+        watched_stream = m.compute;
+        m.desc.device = &table;
+        memo_session* s = new_session(&m.desc);
+        for (int64_t i = 0; s && i < 7; i++) {
+            synchronize_fails = fails;
+            CHECK_OK(train(&m, s, i));
+            synchronize_fails = 0;
+        }
+        CHECK_IS(n_times_planned, ==, 1);
+        CHECK_CASE(n_lines_with("the first plan stays: planted") == fails, "%s", timing_log);
+        CHECK_IS(n_lines_with("planned by the times"), ==, !fails);
+        finish(&m, s);
+    }
+}
+
 /* Layers are computed in micro-batches that train, once each, and never for times.  A buffer of
  * the session stays, at its address; the file is written once, and a second session begins with it. */
 TEST(first_steps_are_timed) {
