@@ -51,6 +51,7 @@ static void fuzz_schedule(const uint8_t* data, size_t size) {
         fuzz_refused(status);
         return;
     }
+    fuzz_n_accepted++;
     FUZZ_CHECK(memo_schedule_write(schedule, fuzz_path(), &fuzz_error) == MEMO_STATUS_OK);
     FUZZ_CHECK(memo_schedule_read(fuzz_path(), &other, &fuzz_error) == MEMO_STATUS_OK);
     same_schedule(schedule, other);

@@ -48,6 +48,7 @@ static void fuzz_plan_text(const char* text, int64_t n_bytes) {
         fuzz_refused(status);
         return;
     }
+    fuzz_n_accepted++;
     FUZZ_CHECK(memo_plan_validate(plan, &fuzz_error) == MEMO_STATUS_OK);
     FUZZ_CHECK(memo_plan_write(plan, fuzz_path(), &fuzz_error) == MEMO_STATUS_OK);
     FUZZ_CHECK(memo_plan_read(fuzz_path(), &other, &fuzz_error) == MEMO_STATUS_OK);

@@ -52,6 +52,7 @@ static void fuzz_trace_text(const char* text, int64_t n_bytes) {
         fuzz_refused(status);
         return;
     }
+    fuzz_n_accepted++;
     use_trace(trace);
     memo_trace_destroy(trace);
 }

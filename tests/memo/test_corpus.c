@@ -19,8 +19,11 @@
 
 typedef void (*fuzz_target)(const uint8_t* data, size_t size);
 
+static int n_accepted; /* files of a folder */
+
 static void replay_file(const char* path, fuzz_target target) {
     static uint8_t bytes[1 << 16], altered[1 << 16];
+    const int64_t n_before = fuzz_n_accepted;
     size_t step;
     FILE* file = fopen(path, "rb");
     CHECK_CASE(file != NULL, "%s", path);
@@ -29,6 +32,7 @@ static void replay_file(const char* path, fuzz_target target) {
     size_t n_bytes = fread(bytes, 1, sizeof bytes, file);
     fclose(file);
     target(bytes, n_bytes);
+    n_accepted += fuzz_n_accepted > n_before;
     step = 1 + n_bytes / (memo_test_all() ? 300 : 150); /* a large file would take its square */
     for (size_t i = 0; i < n_bytes; i += step) target(bytes, i);
     for (size_t i = 0; i < n_bytes; i += step) {
@@ -42,6 +46,7 @@ static void replay_folder(const char* folder, fuzz_target target) {
     char path[512];
     struct dirent* entry;
     int n_files = 0;
+    n_accepted = 0;
     DIR* listing = opendir(folder);
     CHECK_CASE(listing != NULL, "%s is not there; run from the project's root", folder);
     if (!listing) return;
@@ -53,6 +58,7 @@ static void replay_folder(const char* folder, fuzz_target target) {
     }
     closedir(listing);
     CHECK_CASE(n_files > 0, "%s is empty", folder);
+    CHECK_CASE(n_accepted > 0, "%s: all are refused, so a fuzzer finds no way in", folder);
 }
 
 TEST(corpus_of_traces) { replay_folder("tests/corpus/trace", fuzz_trace); }

@@ -57,6 +57,7 @@ static void fuzz_profile_text(const char* text, int64_t n_bytes) {
         fuzz_refused(status);
         return;
     }
+    fuzz_n_accepted++;
     FUZZ_CHECK(memo_profile_write(&profile, fuzz_path(), &fuzz_error) == MEMO_STATUS_OK);
     FUZZ_CHECK(memo_profile_read(fuzz_path(), &other, &fuzz_error) == MEMO_STATUS_OK);
     unlink(fuzz_path());

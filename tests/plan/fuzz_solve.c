@@ -32,6 +32,7 @@ static void fuzz_use(input* in) {
         FUZZ_CHECK(memo_plan_solve(in->plan, NULL, &fuzz_error) == MEMO_STATUS_INVALID_ARGUMENT);
         return;
     }
+    fuzz_n_accepted++;
     fuzz_engine(in, MEMO_PLAN_ENGINE_GREEDY, 0);
     fuzz_engine(in, MEMO_PLAN_ENGINE_AUTO, in->plan->lower_bound_bytes);
     FUZZ_CHECK(put_snapshot(in, &text, &fuzz_error) == MEMO_STATUS_OK && !text.failed);

@@ -1,15 +1,22 @@
 """fuzz.py - a loop that changes valid texts a little: one to three words or lines.  Texts that reach new lines of the program are
 kept, and changed further.  As libFuzzer does for programs in C: FOLDER gets what is new, the other folders have the first texts.
 
-  run(target, module, arguments)   arguments: -max_total_time=SECONDS -seed=N -artifact_prefix=PATH FOLDER OTHER...
+  run(target, module, arguments, change)   arguments: -max_total_time=SECONDS -seed=N -artifact_prefix=PATH FOLDER OTHER...
 
-target(text) raises an exception if something is wrong; then PATHfound has the text."""
+target(text) raises an exception if something is wrong; then PATHfound has the text.  change(random, text): another text."""
+import atexit
 import hashlib
 import os
 import random
 import re
+import shutil
 import sys
+import tempfile
 import time
+
+# Where a target writes its files: in memory, if that is possible.
+folder = tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 NUMBERS = ("0", "1", "-1", "2", "64", "2147483648", "9223372036854775807", "1" * 30, "x", "")
 
@@ -72,7 +79,7 @@ def steps_of(target, text, module):
     return steps
 
 
-def run(target, module, arguments):
+def run(target, module, arguments, change=changed):
     options = dict(argument[1:].split("=") for argument in arguments if argument[0] == "-")
     places = [argument for argument in arguments if argument[0] != "-"]
     seed, found = int(options.get("seed", 0)), options.get("artifact_prefix", "") + "found"
@@ -85,7 +92,7 @@ def run(target, module, arguments):
                 first.append(file.read())
     texts, seen, n = [], set(), 0
     while first or time.monotonic() < end:
-        text = first.pop() if first else changed(rng, rng.choice(texts))
+        text = first.pop() if first else change(rng, rng.choice(texts))
         n += 1
         try:
             steps = steps_of(target, text, module)

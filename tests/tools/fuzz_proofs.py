@@ -6,16 +6,14 @@ A text is the CSV of the problem, a line `----`, and the proof."""
 import csv
 import os
 import sys
-import tempfile
 
 sys.path[:0] = ["tests/support", "tests/tools"]
 arguments = sys.argv[1:]
-folder = tempfile.mkdtemp()
-sys.argv = ["test_proofs.py", "fuzz", "0", folder, os.environ.get("FUZZ_TOOL", "examples/tools/check_proof.py")]
 import fuzz  # noqa: E402
+sys.argv = ["test_proofs.py", "fuzz", "0", fuzz.folder, os.environ.get("FUZZ_TOOL", "examples/tools/check_proof.py")]
 import test_proofs as proofs  # noqa: E402
 
-PROBLEM, PROOF = os.path.join(folder, "problem.csv"), os.path.join(folder, "problem.proof")
+PROBLEM, PROOF = os.path.join(fuzz.folder, "problem.csv"), os.path.join(fuzz.folder, "problem.proof")
 
 
 def rows_of(text, align):
@@ -51,5 +49,19 @@ def target(text):
     assert not proofs.has_plan(moved, peak - 1), "there is a plan below %d" % peak
 
 
+def change(rng, text):
+    """Most of the time the proof claims more as well, as in test_proofs.py."""
+    problem, _, proof = text.partition("\n----\n")
+    lines = proof.rstrip("\n").split("\n")
+    try:
+        peak = int(lines[2].split()[1])
+        if len(lines) < 5 or not rng.randrange(4):
+            raise ValueError
+        lines = proofs.changed_lines(rng, lines, problem.count("\n"), peak)
+    except (IndexError, ValueError):
+        return fuzz.changed(rng, text)
+    return problem + "\n----\n" + "\n".join(lines) + "\n"
+
+
 if __name__ == "__main__":
-    fuzz.run(target, proofs.checker, arguments)
+    fuzz.run(target, proofs.checker, arguments, change)

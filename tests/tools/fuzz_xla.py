@@ -10,7 +10,6 @@ import io
 import os
 import re
 import sys
-import tempfile
 
 sys.path.insert(0, "tests/support")
 import fuzz  # noqa: E402
@@ -18,7 +17,6 @@ import fuzz  # noqa: E402
 spec = importlib.util.spec_from_file_location("xla_to_csv", os.environ.get("FUZZ_TOOL", "examples/tools/xla_to_csv.py"))
 tool = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(tool)
-folder = tempfile.mkdtemp()
 
 
 def values_of(dump):
@@ -47,7 +45,7 @@ def run_tool(*arguments):
 
 def target(text):
     dump, _, lives_text = text.replace("\r", "\n").partition("\n----\n")
-    paths = [os.path.join(folder, "m-buffer-assignment.txt"), os.path.join(folder, "m-live-range.txt")]
+    paths = [os.path.join(fuzz.folder, "m-buffer-assignment.txt"), os.path.join(fuzz.folder, "m-live-range.txt")]
     for path, part in zip(paths, (dump, lives_text)):
         with open(path, "w", encoding="utf-8", newline="") as file:
             file.write(part)
@@ -57,7 +55,8 @@ def target(text):
         return
     assert not err, err
 
-    # Each value lies in one buffer at its offset, for its life; and each buffer is as small as that allows.
+    # Each value lies in one buffer at its offset, for its life; each buffer is as small as that allows, and those at one offset
+    # live one after the other.
     heap, values = values_of(dump)
     lives = {}
     for line in lives_text.split("\n"):
@@ -78,6 +77,8 @@ def target(text):
         assert row["alignment"] == "64" and lower < upper and inside, row
         assert min(w[1] for w in inside) == lower and max(w[2] for w in inside) == upper, row
         assert max(w[3] for w in inside) == size, row
+    for a, b in ((a, b) for k, a in enumerate(rows) for b in rows[k + 1:] if a["offset"] == b["offset"]):
+        assert int(a["upper"]) <= int(b["lower"]) or int(b["upper"]) <= int(a["lower"]), (a, b)
     for w in wanted:
         assert sum(int(row["offset"]) == w[0] and int(row["lower"]) <= w[1] and w[2] <= int(row["upper"]) and
                    w[3] <= int(row["size"]) for row in rows) == 1, w
