@@ -1,6 +1,7 @@
 #!/bin/sh
-# faults.sh - makes one call of a test program fail, of the device, for host memory or of a trainer's function, and looks how the program ends: with a
-# status that it reads, or as if nothing had been.  A crash, a hang, an error of AddressSanitizer or a leak is a bug.
+# faults.sh - makes one call of a test program fail, of the device, for host memory or of a trainer's function, and looks how the
+# program ends: with a status that it reads, or as if nothing had been.  A crash, a hang, an error of AddressSanitizer or a leak is
+# a bug.
 #
 #   sh tests/faults.sh [--seed N] [--each N] [PROGRAM ...]    programs of tests/, such as test_swap; default: all
 #
