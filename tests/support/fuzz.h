@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 static memo_error fuzz_error;
-static const char* fuzz_input = "input"; /* name of the input, for messages */
+static const char* fuzz_input = "input";                /* name of the input, for messages */
 __attribute__((unused)) static int64_t fuzz_n_accepted; /* inputs that were not refused */
 
 /* Unlike assert it stays in every build. */
