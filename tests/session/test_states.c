@@ -1791,6 +1791,34 @@ TEST(large_states_are_fetched_in_pieces) {
     }
 }
 
+static void update_stops(void* user, memo_session* s, int32_t layer) {
+    t_update(user, s, layer);
+    if (layer == 1) memo_session_fail(s, MEMO_STATUS_DEVICE, "stopped");
+}
+
+/* An update changes some layers: then all states must be written, but not FETCHED ones. */
+TEST(fetched_states_are_never_lost) {
+    static state_words words;
+    trainer t;
+    own_device* device = new_host(0);
+    own_session* s = NULL;
+    do t_init_random(&t, ROWS);
+    while (t.desc.n_layers < 4 || t.desc.update_on == MEMO_UPDATE_HOST);
+    t_take_fetched(&t);
+    memset(t.kinds, 0, sizeof t.kinds);
+    t.desc.update_may = 0;
+    t.desc.update = update_stops;
+    t.desc.timed_steps = -1;
+    t.desc.device = device;
+    CHECK_OK(memo_session_create(&t.desc, &s, &error));
+    CHECK_ERROR(step_of_session(&t, s), DEVICE, "set the states of all layers again");
+    CHECK_ERROR(memo_session_read_state(s, 0, S_FROZEN, 0, words, 1, &error), INVALID_STATE,
+                "the update has changed");
+    CHECK_OK(transfer_states(s, &t, 1, words));
+    CHECK_OK(memo_session_read_state(s, 0, S_FROZEN, 0, words, 1, &error));
+    CHECK(!memcmp(words, fetched.bytes + f_offset(0, S_FROZEN), 1));
+}
+
 TEST(misused_fetched_states_are_errors) {
     uint64_t words[4] = {0};
     trainer t;
