@@ -8892,11 +8892,11 @@ MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int
     if (is_end) why = memoi_checked_harm(s, &view);
     for (; visited && !why; visited &= visited - 1)
         why = memoi_checked_state(s, &view, __builtin_ctz(visited));
-    if (s->error.status) return;
     if (!why) why = memoi_checked_missed(s, &view);
-    if (!why && !is_end) why = memoi_checked_take_states(s, &view);
-    if (!why && is_end) memoi_checked_return_states(s, &view);
-    if (s->error.status) return;
+    if (!why && is_end)
+        memoi_checked_return_states(s, &view);
+    else if (!why)
+        why = memoi_checked_take_states(s, &view);
     if (why)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
                            "checked session: layer %d, state `%.32s`, %s: %s", (int)view.layer - 1,
