@@ -316,7 +316,7 @@ static void fuzz_operation(fuzz_bytes* in) {
 
 static void fuzz_sharding_of(fuzz_bytes* in, memo_sharding_desc* desc, int64_t* begins) {
     int64_t* parents = begins + FUZZ_N + 1;
-    FUZZ_FILL(in, *desc, 56, &desc->document_begins, &desc->document_parents);
+    FUZZ_FILL(in, *desc, 64, &desc->document_begins, &desc->document_parents);
     begins[0] = 0;
     for (int i = 1; i <= FUZZ_N; i++) fuzz_word(in, &begins[i]);
     desc->document_begins = fuzz_pick(in, 2) ? begins : NULL;
@@ -343,7 +343,7 @@ static void fuzz_attention(fuzz_bytes* in) {
         return;
     }
     memset(&desc.attention, 0, sizeof desc.attention);
-    FUZZ_POINTERS(desc, 376, &desc.device, &desc.stream, &desc.ring, &desc.ulysses, &desc.nodes,
+    FUZZ_POINTERS(desc, 392, &desc.device, &desc.stream, &desc.ring, &desc.ulysses, &desc.nodes,
                   &desc.device_memory);
     desc.sharding = sharding;
     desc.key_sharding = key_sharding;

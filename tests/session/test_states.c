@@ -1858,7 +1858,7 @@ TEST(misused_fetched_states_are_errors) {
                 "write_state: state 3 is FETCHED");
     CHECK_OK(step_of_session(&t, s));
     CHECK_OK(memo_session_fill_states(s, update_nothing, &error));
-    CHECK_OK(memo_session_verify(&t.desc, &error));
+    CHECK_OK(memo_session_verify(&t.desc, NULL, &error));
 }
 
 /* A session that times itself times fetch, too. */
