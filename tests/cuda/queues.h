@@ -12,6 +12,7 @@
  *   STRICT_QUEUES=n    streams share n hardware queues (0: each has its own)
  *   STRICT_FAIL_OP=k   operation k meets an illegal address: from then on every call returns it
  *   STRICT_HANG_S=s    "HANG" and abort() after s seconds in which no operation began (60)
+ *   STRICT_QUIET=1     no line at the end, unless there are races
  *   STRICT_ABORT=1     abort() at the first race, for a debugger */
 #ifndef QUEUES_H
 #define QUEUES_H
@@ -135,7 +136,7 @@ static const long strict_fail_op = (long)strict_setting("STRICT_FAIL_OP", 0);
 static struct { std::atomic<long> operations{0}, copies{0}, races{0}; } strict_count;
 static void strict_report(void) {
     const long races = strict_count.races;
-    if (stream_mode != STRICT) return;
+    if (stream_mode != STRICT || (getenv("STRICT_QUIET") && !races)) return;
     fprintf(stderr, "# strict, seed %u: %ld operations, %ld copies watched, %ld races\n",
             strict_seed, strict_count.operations.load(), strict_count.copies.load(), races);
     fflush(NULL);

@@ -421,6 +421,14 @@ late_streams() ( # COMMAND...
     "$@"
 )
 
+# Streams are threads, with random delays (tests/cuda/queues.h).
+strict_streams() ( # COMMAND...
+    FAKE_CUDA_MODE=strict STRICT_SEED=$tap_seed STRICT_QUIET=1
+    export FAKE_CUDA_MODE STRICT_SEED STRICT_QUIET
+    echo "STRICT_SEED=$STRICT_SEED"
+    "$@"
+)
+
 more_test_is "the trainer builds on stand-ins" builds
 [ -x "$folder/train_gpt" ] || { tap_end; exit 1; }
 test_is "sub-batches, a window and documents on one GPU" one_gpu --window 5 --documents 8 --separator 32 --sub-batches 2 --schedule fine --policy recompute
@@ -446,6 +454,7 @@ if [ -z "$nccl" ]; then
 fi
 test_is "libraries take their device memory before the plan" with_cudnn libraries_come_first
 test_is "steps by a CUDA graph" graphs_train
+nightly_test_is "steps by a CUDA graph, on strict streams" strict_streams graphs_train
 test_is "steps by a CUDA graph, streams as late as possible" late_streams \
     graph_trains 1 --policy swap --layers 6 --host-memory 16KiB --spill "$folder"
 test_is "steps by a CUDA graph, with cuDNN's attention, a window and documents" with_cudnn graph_trains 1 --policy memo \
