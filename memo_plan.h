@@ -5351,15 +5351,16 @@ MEMOI double memob_rows_pass_s(const memo_swap_plan_desc* desc, int32_t step, in
         share * (is_backward ? p->backward_growth_s : p->forward_growth_s)[kind]);
 }
 
-/* To recompute all rows of a slice; late rows: as many as if all steps had the same.  The tensor
- * that a tensor is recomputed with has the time of both. */
-MEMOI double memob_rows_recompute_s(const memo_swap_plan_desc* desc, int32_t step, int32_t t) {
+/* To recompute all rows of a slice; late rows: late_rows of them.  The tensor that a tensor is
+ * recomputed with has the time of both. */
+MEMOI double memob_rows_recompute_s(const memo_swap_plan_desc* desc, int32_t step, int32_t t,
+                                    int64_t late_rows) {
     const memo_swap_desc* swap = desc->swap;
     const memo_profile_tensor* tensor = memoi_profile_find(desc->profile, swap->tensors, t);
     const int32_t kind = memob_layer_kind(swap, step);
     if (!tensor || swap->tensors[t].away == MEMO_WITH) return 0;
     if (memob_tensor_is_routed(swap, t))
-        return tensor->recompute_s_per_row[kind] * (double)memob_swap_routed_rows(swap, t);
+        return tensor->recompute_s_per_row[kind] * (double)late_rows;
     return memoi_rows_slice_s(swap, step, tensor->recompute_s_per_row[kind] * (double)swap->n_rows,
                               tensor->recompute_growth_s_per_row[kind] * (double)swap->n_rows);
 }
@@ -5815,19 +5816,21 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
     for (int32_t b = 0; b < p->n_bundles; b++) {
         const int32_t t = p->bundles[b].leader;
         const memo_profile_tensor* tensor = memoi_profile_find(p->desc->profile, swap->tensors, t);
+        const int is_late = memob_tensor_is_routed(swap, t);
+        const int64_t late_rows = is_late ? memob_swap_routed_rows(swap, t) : 0;
         for (int32_t layer = 0; layer < p->n_layers; layer++) {
             const int64_t at = (int64_t)b * p->n_layers + layer;
             const int cannot = tensor->recompute_s_per_row[memob_layer_kind(swap, layer)] < 0;
             memoi_rows_rule rule = memoi_rule_of_away[memob_item_away(swap, t)];
 
             if (memoi_rule_recomputes(rule)) {
-                const int is_late = memob_tensor_is_routed(swap, t);
                 if (is_late) rule = MEMOI_RULE_LATE;
                 if (cannot) rule = is_late ? MEMOI_RULE_KEEP : MEMOI_RULE_MOVE;
             }
             p->rules[at] = memob_layer_has(swap, layer, t) ? rule : MEMOI_RULE_ABSENT;
-            p->all_s[at] =
-                rule == MEMOI_RULE_MOVE ? HUGE_VAL : memob_rows_recompute_s(p->desc, layer, t);
+            p->all_s[at] = rule == MEMOI_RULE_MOVE
+                               ? HUGE_VAL
+                               : memob_rows_recompute_s(p->desc, layer, t, late_rows);
             if (!memoi_rule_recomputes(p->rules[at])) continue;
             p->hair_s =
                 fmax(p->hair_s, 1e-12 * (p->all_s[at] + p->desc->profile->recompute_call_s));
@@ -6196,6 +6199,7 @@ MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_
 /* The number of trials, and of cells and states that all trials may visit. */
 #define MEMOI_ROWS_TRIALS_MAX   150000
 #define MEMOI_ROWS_TRIALS_LEAST 1000
+#define MEMOI_ROWS_TRIALS_FEW   64 /* of a short search, if the walks of a step are the work */
 #define MEMOI_ROWS_LOOKS_MAX    24000000
 #define MEMOI_ROWS_ROUNDS       8
 #define MEMOI_ROWS_WALKS        6 /* the first rounds, which change at random */
@@ -6468,11 +6472,14 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     const int64_t n_states = states ? (int64_t)states->n_layers * states->n_states : 0;
     const int64_t n_cells = (int64_t)p->clock.order.n_visits / 2 * p->desc->swap->n_tensors +
                             6 * n_states; /* three passes of two steps */
-    int64_t n_trials = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST);
+    const int64_t n_looks = MEMOI_ROWS_LOOKS_MAX / n_cells;
+    const int64_t few =
+        memob_max(memob_min(n_looks, MEMOI_ROWS_TRIALS_LEAST / 4), MEMOI_ROWS_TRIALS_FEW);
+    int64_t n_trials = memob_max(n_looks, MEMOI_ROWS_TRIALS_LEAST);
     const int is_whole = n_parts == 1 && p->aim.effort == MEMOI_ROWS_EFFORT_WHOLE;
     int64_t n_seen = 0;
     n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / n_parts;
-    n_trials = memob_max(n_trials, MEMOI_ROWS_TRIALS_LEAST / 4) / MEMOI_ROWS_ROUNDS + 1;
+    n_trials = memob_max(n_trials, few) / MEMOI_ROWS_ROUNDS + 1;
 
     for (int round = 0; round < MEMOI_ROWS_ROUNDS && p->n_bundles; round++) {
         const double excess_bytes = best->excess_bytes;

@@ -3543,7 +3543,8 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
         memoi_swap_generate_open(g, 1, 0);
         n_reads = g->n_ranges;
         memoi_swap_generate_range(g, step, t, begin, end);
-        time_s = memob_rows_recompute_s(&g->costs, step, t) * (double)(end - begin) / (double)n_all;
+        time_s = memob_rows_recompute_s(&g->costs, step, t, n_all) * (double)(end - begin) /
+                 (double)n_all;
         if (desc->tensors[t].away != MEMO_WITH) time_s += g->costs.profile->recompute_call_s;
         recompute_s += time_s;
         memoi_swap_generate_compute(g, "recompute", time_s, n_reads);

@@ -1421,7 +1421,7 @@ TEST(bad_descs_are_refused) {
     simple_problem(&p);
     p.swap.n_slices = 2; /* so steep that the first slice takes no time, but not less */
     p.times.tensors[0].recompute_growth_s_per_row[0] = 1;
-    CHECK(memob_rows_recompute_s(&p.desc, 0, 0) == 0);
+    CHECK(memob_rows_recompute_s(&p.desc, 0, 0, 0) == 0);
     simple_problem(&p);
     p.desc.host_bytes = -1;
     CHECK_ERROR(memo_plan_swap(&p.desc, &plan, &error), INVALID_ARGUMENT,

@@ -208,19 +208,21 @@ MEMOI void memoi_rows_find_rules(memoi_rows_planner* p) {
     for (int32_t b = 0; b < p->n_bundles; b++) {
         const int32_t t = p->bundles[b].leader;
         const memo_profile_tensor* tensor = memoi_profile_find(p->desc->profile, swap->tensors, t);
+        const int is_late = memob_tensor_is_routed(swap, t);
+        const int64_t late_rows = is_late ? memob_swap_routed_rows(swap, t) : 0;
         for (int32_t layer = 0; layer < p->n_layers; layer++) {
             const int64_t at = (int64_t)b * p->n_layers + layer;
             const int cannot = tensor->recompute_s_per_row[memob_layer_kind(swap, layer)] < 0;
             memoi_rows_rule rule = memoi_rule_of_away[memob_item_away(swap, t)];
 
             if (memoi_rule_recomputes(rule)) {
-                const int is_late = memob_tensor_is_routed(swap, t);
                 if (is_late) rule = MEMOI_RULE_LATE;
                 if (cannot) rule = is_late ? MEMOI_RULE_KEEP : MEMOI_RULE_MOVE;
             }
             p->rules[at] = memob_layer_has(swap, layer, t) ? rule : MEMOI_RULE_ABSENT;
-            p->all_s[at] =
-                rule == MEMOI_RULE_MOVE ? HUGE_VAL : memob_rows_recompute_s(p->desc, layer, t);
+            p->all_s[at] = rule == MEMOI_RULE_MOVE
+                               ? HUGE_VAL
+                               : memob_rows_recompute_s(p->desc, layer, t, late_rows);
             if (!memoi_rule_recomputes(p->rules[at])) continue;
             p->hair_s =
                 fmax(p->hair_s, 1e-12 * (p->all_s[at] + p->desc->profile->recompute_call_s));

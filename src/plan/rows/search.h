@@ -14,6 +14,7 @@
 /* The number of trials, and of cells and states that all trials may visit. */
 #define MEMOI_ROWS_TRIALS_MAX   150000
 #define MEMOI_ROWS_TRIALS_LEAST 1000
+#define MEMOI_ROWS_TRIALS_FEW   64 /* of a short search, if the walks of a step are the work */
 #define MEMOI_ROWS_LOOKS_MAX    24000000
 #define MEMOI_ROWS_ROUNDS       8
 #define MEMOI_ROWS_WALKS        6 /* the first rounds, which change at random */
@@ -286,11 +287,14 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     const int64_t n_states = states ? (int64_t)states->n_layers * states->n_states : 0;
     const int64_t n_cells = (int64_t)p->clock.order.n_visits / 2 * p->desc->swap->n_tensors +
                             6 * n_states; /* three passes of two steps */
-    int64_t n_trials = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST);
+    const int64_t n_looks = MEMOI_ROWS_LOOKS_MAX / n_cells;
+    const int64_t few =
+        memob_max(memob_min(n_looks, MEMOI_ROWS_TRIALS_LEAST / 4), MEMOI_ROWS_TRIALS_FEW);
+    int64_t n_trials = memob_max(n_looks, MEMOI_ROWS_TRIALS_LEAST);
     const int is_whole = n_parts == 1 && p->aim.effort == MEMOI_ROWS_EFFORT_WHOLE;
     int64_t n_seen = 0;
     n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / n_parts;
-    n_trials = memob_max(n_trials, MEMOI_ROWS_TRIALS_LEAST / 4) / MEMOI_ROWS_ROUNDS + 1;
+    n_trials = memob_max(n_trials, few) / MEMOI_ROWS_ROUNDS + 1;
 
     for (int round = 0; round < MEMOI_ROWS_ROUNDS && p->n_bundles; round++) {
         const double excess_bytes = best->excess_bytes;

@@ -71,15 +71,16 @@ MEMOI double memob_rows_pass_s(const memo_swap_plan_desc* desc, int32_t step, in
         share * (is_backward ? p->backward_growth_s : p->forward_growth_s)[kind]);
 }
 
-/* To recompute all rows of a slice; late rows: as many as if all steps had the same.  The tensor
- * that a tensor is recomputed with has the time of both. */
-MEMOI double memob_rows_recompute_s(const memo_swap_plan_desc* desc, int32_t step, int32_t t) {
+/* To recompute all rows of a slice; late rows: late_rows of them.  The tensor that a tensor is
+ * recomputed with has the time of both. */
+MEMOI double memob_rows_recompute_s(const memo_swap_plan_desc* desc, int32_t step, int32_t t,
+                                    int64_t late_rows) {
     const memo_swap_desc* swap = desc->swap;
     const memo_profile_tensor* tensor = memoi_profile_find(desc->profile, swap->tensors, t);
     const int32_t kind = memob_layer_kind(swap, step);
     if (!tensor || swap->tensors[t].away == MEMO_WITH) return 0;
     if (memob_tensor_is_routed(swap, t))
-        return tensor->recompute_s_per_row[kind] * (double)memob_swap_routed_rows(swap, t);
+        return tensor->recompute_s_per_row[kind] * (double)late_rows;
     return memoi_rows_slice_s(swap, step, tensor->recompute_s_per_row[kind] * (double)swap->n_rows,
                               tensor->recompute_growth_s_per_row[kind] * (double)swap->n_rows);
 }
