@@ -215,7 +215,7 @@ papers: build/bench/paper_tables ## compute the tables of the three papers, besi
 # ---- tests ----
 
 # A name of TESTS that is no test would pass in silence.
-STRAY_TESTS = $(wildcard tests/test_* tests/fuzz_*)
+STRAY_TESTS = $(wildcard tests/test_* tests/fuzz_*.c)
 UNKNOWN_TESTS = $(strip $(foreach test,$(TESTS),$(if $(wildcard tests/*/$(test).c tests/*/$(test).sh),,$(test))))
 # As many compilers at a time as there are processors, unless the user sets -j.
 JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2))

@@ -27,7 +27,7 @@ OPTIMIZE_valgrind := -O1 -DMEMO_TEST_VALGRIND
 WRAPPER_valgrind := valgrind -q --error-exitcode=99 --leak-check=full --show-leak-kinds=definite,possible --fair-sched=yes
 valgrind: ## the tests under valgrind, leaks are errors
 	@$(call need,valgrind,valgrind)
-	@$(checks) VARIANT=valgrind MEMO_TEST_TIMEOUT=3600 test
+	+@$(checks) VARIANT=valgrind MEMO_TEST_TIMEOUT=3600 test
 
 WRAPPER_strict := env FAKE_CUDA_MODE=strict
 build/strict/tests/%.o: tests/cuda/%.cpp Makefile
@@ -49,7 +49,7 @@ build/mpi/tests/%: override CC = $(MPICC)
 test-mpi: ## the tests of comm over MPI, on 4 ranks, and the trainer's
 	@$(call need,$(MPICC),libopenmpi-dev)
 	@$(call need,$(MPIEXEC),openmpi-bin)
-	-@$(checks) -k $(MPI_TESTS) build/examples/train_gpt build/examples/train_gpt_mpi
+	-+@$(checks) -k $(MPI_TESTS) build/examples/train_gpt build/examples/train_gpt_mpi
 	@MEMO_TEST_JOBS=1 MEMO_TEST_WRAPPER="$(MPIRUN) -n 4" MPIRUN="$(MPIRUN)" MEMO_TEST_ARGS="$(ARGS)" \
 	sh tests/run.sh build/mpi/logs $(MPI_TESTS) tests/trainer/mpi_train_gpt.sh
 
@@ -65,7 +65,7 @@ build/cuda-tests/%: tests/cuda/%.cu tests/cuda/cuda_test.h tests/support/memo_te
 
 test-cuda: ## compile memo_cuda.cuh with nvcc; run its tests if there is a GPU
 	@command -v nvcc >/dev/null 2>&1 || { echo "make $@: needs nvcc (apt-get install nvidia-cuda-toolkit, or developer.nvidia.com/cuda-downloads)" >&2; exit 1; }
-	-@$(checks) -k $(CUDA_TESTS)
+	-+@$(checks) -k $(CUDA_TESTS)
 	@MEMO_TEST_ALL=1 MEMO_TEST_ARGS=nvcc sh tests/run.sh build/logs tests/tools/test_compile.sh
 	@MEMO_TEST_ALL=1 MEMO_TEST_JOBS=1 sh tests/run.sh build/logs tests/cuda/test_cuda.sh $(CUDA_TESTS)
 
@@ -93,7 +93,7 @@ fuzz: ## fuzz descs, calls of sessions, options, the readers of traces, plans, s
 	@clang -fsanitize=fuzzer,address build/fuzz/probe.c -o build/fuzz/probe 2>/dev/null || \
 		{ echo "make $@: clang lacks libFuzzer (apt-get install libclang-rt-dev)" >&2; exit 1; }
 	@rm -f build/fuzz/*.passed
-	-@$(checks) -k $(JOBS) $(FUZZERS:=.passed)
+	-+@$(checks) -k $(JOBS) $(FUZZERS:=.passed)
 	@failed=; for program in $(FUZZERS); do [ -e $$program.passed ] || failed="$$failed $${program##*/}"; done; \
 	[ -z "$$failed" ] || { echo "make $@: failed:$$failed" >&2; exit 1; }
 
@@ -131,7 +131,7 @@ OPTIMIZE_coverage := -O0 --coverage
 coverage: ## line coverage of the headers by the tests (gcc and gcov)
 	@$(call need,gcov,gcc)
 	@rm -rf build/coverage
-	@$(checks) VARIANT=coverage CC=gcc test
+	+@$(checks) VARIANT=coverage CC=gcc test
 	@sh scripts/coverage.sh build/coverage/tests memo.h memo_plan.h memo_sp.h $(EXTRAS)
 
 # ---- benchmarks ----

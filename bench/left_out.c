@@ -95,15 +95,18 @@ static memo_host_device_stats of_sequence[4];
 static memo_status make_sequence(thread_rank* rank, memo_error* e) {
     memo_sequence_desc desc = MEMO_ZERO(memo_sequence_desc);
     host_attention state = {rank->device, 0};
+    memo_sequence_batch_desc documents = MEMO_ZERO(memo_sequence_batch_desc);
     memo_sequence* sequence = NULL;
+    memo_sequence_batch* batch = NULL;
     memo_status status;
     desc.device = rank->device, desc.stream = rank->stream, desc.comm = rank->comm;
     desc.n_tokens = N_TOKENS, desc.n_layers = N_LAYERS, desc.type = MEMO_TYPE_BF16;
     desc.n_q_heads = Q_HEADS, desc.n_kv_heads = KV_HEADS, desc.head_size = HEAD_SIZE;
     desc.attention = host_attention_functions(&state);
     status = memo_sequence_create(&desc, &sequence, e);
-    if (!status) status = memo_sequence_begin(sequence, NULL, NULL, 0, e);
+    if (!status) status = memo_sequence_batch_create(sequence, &documents, &batch, e);
     of_sequence[rank->comm->rank] = memo_host_device_get_stats(rank->device);
+    memo_sequence_batch_destroy(batch);
     memo_sequence_destroy(sequence);
     return status;
 }

@@ -293,7 +293,7 @@ static void run_device(int64_t n_rows, double copy_over_forward, double disk_ove
 
     /* Measure a profile on this device. */
     memset(&profile, 0, sizeof profile);
-    check(memoi_profile_measure(t.host, 256 * 1024, directory, disk_bytes_per_s, NULL, NULL,
+    check(memoi_profile_measure(t.host, 256 * 1024, directory, disk_bytes_per_s, NULL, NULL, NULL,
                                 &profile, &error));
     profile.n_rows = n_rows;
     profile.n_kinds = 1;

@@ -32,7 +32,7 @@ static memo_status step(memo_swap* swap, memo_error* error) {
     for (int32_t layer = N_LAYERS - 1; layer >= 0; layer--) {
         float *x = memo_swap_get_address(swap, layer, 0),
               *sine = memo_swap_get_address(swap, layer, 1);
-        int64_t begin, end;
+        int64_t begin = 0, end = 0;
         if (memo_swap_backward_begin(swap, layer, error)) return error->status;
         memo_swap_get_recompute_rows(swap, layer, 1, &begin, &end);
         for (int64_t i = begin; i < end; i++) sine[i] = sinf(x[i]);

@@ -76,7 +76,7 @@ static memo_status train(thread_rank* r, classifier* c, memo_error* error) {
     memo_loss_sizes sizes;
     memo_loss* loss = NULL;
     memo_status status;
-    double sums[3], mean;
+    double sums[3], mean = 0;
     desc.device = r->device;
     desc.stream = r->stream;
     desc.tensor = r->comm;

@@ -3535,7 +3535,7 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
     const int64_t first = step % memob_swap_batch_slices(desc) * desc->n_rows;
     double time_s, recompute_s = 0;
     const int64_t n = memob_max(0, memob_min(memob_swap_layer_rows(desc) - first, desc->n_rows));
-    int64_t begin, end, n_reads = 0;
+    int64_t begin = 0, end = 0, n_reads = 0;
     for (int32_t t = 0; t < desc->n_tensors && is_backward; t++) {
         const int64_t n_all = memob_tensor_is_routed(desc, t) ? memob_swap_routed_rows(desc, t) : n;
         memo_swap_get_recompute_rows(g->swap, step, t, &begin, &end);

@@ -2,7 +2,7 @@
  * GPipe, or any legal order.  Numbers are whole, so that sums have one value in any order; a plain
  * loop over all layers computes what each gradient must be.
  *
- * Include after memo_plan.h and owned.h. */
+ * Include after extras/memo_check.h and owned.h. */
 #ifndef PIPELINE_H
 #define PIPELINE_H
 

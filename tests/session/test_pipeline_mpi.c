@@ -5,7 +5,8 @@
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
-#include "memo_plan.h"
+#define MEMO_CHECK_IMPLEMENTATION
+#include "extras/memo_check.h"
 #include "mpi_test.h"
 
 #include "owned.h"
