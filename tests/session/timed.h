@@ -74,7 +74,7 @@ static void take_random_times(timed* t, memo_session_desc* d) {
     p->between_s = memo_test_real();
     p->update_s_per_byte = memo_test_int(0, 1) ? 1e-4 * memo_test_real() : 0;
     p->update_host_s_per_byte = 2e-4 * memo_test_real();
-    p->fetch_s_per_byte = 3e-4 * memo_test_real();
+    if (d->fetch) p->fetch_s_per_byte = 3e-4 * memo_test_real();
     for (int k = 0; k < 2; k++) {
         p->forward_s[k] = memo_test_real();
         p->backward_s[k] = 2 * memo_test_real();

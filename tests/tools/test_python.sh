@@ -72,7 +72,7 @@ source_archive() {
 
 no_compiler() {
     touch python/memo_plan/memo_plan.c
-    ! (CC=no_such_compiler && export CC && installs ./python) >"$folder/out" 2>&1 && grep "No such file" "$folder/out" | grep no_such_compiler
+    ! (CC=no_such_compiler && export CC && installs ./python) >"$folder/out" 2>&1 && grep "command 'no_such_compiler' failed" "$folder/out"
 }
 
 # Without setuptools pip names it.
