@@ -9423,15 +9423,16 @@ MEMOI int memob_swap_has_loss(const memob_swap_placement* placement, int32_t k) 
            visit->layer % placement->n_of_batch == placement->n_of_batch - 1;
 }
 
-/* 1: the loss is computed in the visit: in that of LAST, whose states it uses, or without states in
- * front of the last layer's backward; with has_loss, in the last layer's backward of each
- * micro-batch. */
+/* 1: the loss is computed in the visit (is_begun 1): in that of LAST, whose states it uses, or with
+ * has_loss in the last layer's backward of each micro-batch; or, without states, before the last
+ * layer's backward begins (is_begun 0). */
 MEMOI int memob_swap_computes_between(const memob_swap_placement* placement,
-                                      const memob_visit* visit, int has_states) {
+                                      const memob_visit* visit, int has_states, int is_begun) {
+    if (!is_begun)
+        return visit->row >= 0 && !has_states && memob_swap_is_between(placement, visit->row);
     if (visit->row < 0)
         return visit->pass == MEMOB_BACKWARD && visit->layer > 0 && !placement->has_loss;
-    return memob_swap_has_loss(placement, visit->row) ||
-           (!has_states && memob_swap_is_between(placement, visit->row));
+    return memob_swap_has_loss(placement, visit->row);
 }
 
 /* 1: a turn begins, and the trainer writes the EDGE rows of the visit; 0: they are there. */
@@ -12123,11 +12124,12 @@ MEMOI void memob_states_reset(memob_states* states) {
 
 /* --- without a trainer --- */
 
-/* Goes through a round.  `compute` is called for each visit but updates, between its begin and its
- * end.  states: NULL, or those of the step. */
+/* Goes through a round.  `compute` is called for each visit but updates: before it begins, with
+ * is_begun 0, and between its begin and its end.  states: NULL, or those of the step. */
 MEMOI memo_status memob_states_walk(memob_states* states, memob_step* step, memob_step_rows* rows,
                                     int is_last,
-                                    memo_status (*compute)(void* user, const memob_visit* visit),
+                                    memo_status (*compute)(void* user, const memob_visit* visit,
+                                                           int is_begun),
                                     void* user, memo_error* error) {
     memo_status status = states ? memob_states_begin_round(states, step, rows, is_last, 0, error)
                                 : memob_step_go(step, MEMOB_ONLY, rows, error);
@@ -12137,9 +12139,11 @@ MEMOI memo_status memob_states_walk(memob_states* states, memob_step* step, memo
             status = memoi_states_update(states, error);
             continue;
         }
-        status = states ? memoi_states_go(states, visit->pass, visit->layer, error)
-                        : memob_step_begin(step, error);
-        if (!status) status = compute(user, visit);
+        status = compute(user, visit, 0);
+        if (!status)
+            status = states ? memoi_states_go(states, visit->pass, visit->layer, error)
+                            : memob_step_begin(step, error);
+        if (!status) status = compute(user, visit, 1);
         if (!status) status = memob_step_end(step, error);
     }
     if (states && !status) memoi_states_end_round(states);

@@ -3588,13 +3588,14 @@ MEMOI void memoi_swap_generate_routed(memoi_swap_generator* g, int32_t step) {
         }
 }
 
-MEMOI memo_status memoi_swap_generate_visit(void* generator, const memob_visit* visit) {
+MEMOI memo_status memoi_swap_generate_visit(void* generator, const memob_visit* visit,
+                                            int is_begun) {
     memoi_swap_generator* g = (memoi_swap_generator*)generator;
     const memob_swap_placement* placement = g->swap->placement;
     const double between_s = g->costs.profile->between_s;
-    if (between_s > 0 && memob_swap_computes_between(placement, visit, g->states != NULL))
+    if (between_s > 0 && memob_swap_computes_between(placement, visit, g->states != NULL, is_begun))
         memoi_swap_generate_compute(g, "between", between_s, 0);
-    if (visit->row < 0) return g->status;
+    if (!is_begun || visit->row < 0) return g->status;
 
     if (g->states) g->n_open = memob_states_beside(visit, g->states->n_layers, g->open);
     if (visit->pass == MEMOB_FORWARD)

@@ -463,11 +463,12 @@ MEMOI void memob_states_reset(memob_states* states) {
 
 /* --- without a trainer --- */
 
-/* Goes through a round.  `compute` is called for each visit but updates, between its begin and its
- * end.  states: NULL, or those of the step. */
+/* Goes through a round.  `compute` is called for each visit but updates: before it begins, with
+ * is_begun 0, and between its begin and its end.  states: NULL, or those of the step. */
 MEMOI memo_status memob_states_walk(memob_states* states, memob_step* step, memob_step_rows* rows,
                                     int is_last,
-                                    memo_status (*compute)(void* user, const memob_visit* visit),
+                                    memo_status (*compute)(void* user, const memob_visit* visit,
+                                                           int is_begun),
                                     void* user, memo_error* error) {
     memo_status status = states ? memob_states_begin_round(states, step, rows, is_last, 0, error)
                                 : memob_step_go(step, MEMOB_ONLY, rows, error);
@@ -477,9 +478,11 @@ MEMOI memo_status memob_states_walk(memob_states* states, memob_step* step, memo
             status = memoi_states_update(states, error);
             continue;
         }
-        status = states ? memoi_states_go(states, visit->pass, visit->layer, error)
-                        : memob_step_begin(step, error);
-        if (!status) status = compute(user, visit);
+        status = compute(user, visit, 0);
+        if (!status)
+            status = states ? memoi_states_go(states, visit->pass, visit->layer, error)
+                            : memob_step_begin(step, error);
+        if (!status) status = compute(user, visit, 1);
         if (!status) status = memob_step_end(step, error);
     }
     if (states && !status) memoi_states_end_round(states);

@@ -71,15 +71,16 @@ MEMOI int memob_swap_has_loss(const memob_swap_placement* placement, int32_t k) 
            visit->layer % placement->n_of_batch == placement->n_of_batch - 1;
 }
 
-/* 1: the loss is computed in the visit: in that of LAST, whose states it uses, or without states in
- * front of the last layer's backward; with has_loss, in the last layer's backward of each
- * micro-batch. */
+/* 1: the loss is computed in the visit (is_begun 1): in that of LAST, whose states it uses, or with
+ * has_loss in the last layer's backward of each micro-batch; or, without states, before the last
+ * layer's backward begins (is_begun 0). */
 MEMOI int memob_swap_computes_between(const memob_swap_placement* placement,
-                                      const memob_visit* visit, int has_states) {
+                                      const memob_visit* visit, int has_states, int is_begun) {
+    if (!is_begun)
+        return visit->row >= 0 && !has_states && memob_swap_is_between(placement, visit->row);
     if (visit->row < 0)
         return visit->pass == MEMOB_BACKWARD && visit->layer > 0 && !placement->has_loss;
-    return memob_swap_has_loss(placement, visit->row) ||
-           (!has_states && memob_swap_is_between(placement, visit->row));
+    return memob_swap_has_loss(placement, visit->row);
 }
 
 /* 1: a turn begins, and the trainer writes the EDGE rows of the visit; 0: they are there. */

@@ -185,7 +185,7 @@ TEST(orders_have_no_race) {
 /* --- predicted times --- */
 
 TEST(predicted_orders_are_those_of_recorded_operations) {
-    const int64_t n = memo_test_cases(3, 100);
+    const int64_t n = memo_test_cases(6, 100);
     int64_t n_moved = 0, n_spilled = 0;
     double worst = 0;
     for (int64_t i = 0; i < n; i++) {

@@ -185,11 +185,12 @@ MEMOI void memoi_rows_between(memoi_rows_clock* c) {
 }
 
 /* What the trainer computes in a visit. */
-MEMOI memo_status memoi_rows_compute(void* clock, const memob_visit* visit) {
+MEMOI memo_status memoi_rows_compute(void* clock, const memob_visit* visit, int is_begun) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
     const int is_backward = visit->pass == MEMOB_BACKWARD;
-    if (memob_swap_computes_between(&c->order, visit, c->states != NULL)) memoi_rows_between(c);
-    if (visit->row >= 0) {
+    if (memob_swap_computes_between(&c->order, visit, c->states != NULL, is_begun))
+        memoi_rows_between(c);
+    if (is_begun && visit->row >= 0) {
         const int32_t layer = c->order.visits[visit->row].layer;
         memob_clock_compute(&c->now, (is_backward ? c->order.sums[layer].recompute_s : 0) +
                                          c->layers[layer].compute_s[is_backward]);
