@@ -438,9 +438,9 @@ MEMOI memo_status memoi_verified_run_once(memoi_verified* v, memo_session* s,
 }
 
 /* A session of the desc and the plan, which runs once or, to see whether that repeats, twice. */
-MEMOI memo_status memoi_verified_open(memoi_verified* v, const memo_session_desc* desc,
-                                      const memo_step_plan* plan, memoi_verified_run what,
-                                      int is_twice, memo_error* error) {
+MEMOI memo_status memoi_verified_in_session(memoi_verified* v, const memo_session_desc* desc,
+                                            const memo_step_plan* plan, memoi_verified_run what,
+                                            int is_twice, memo_error* error) {
     memo_session* s = NULL;
     memo_status status = memo_session_open(desc, plan, &s, error);
     if (status) return status;
@@ -546,8 +546,8 @@ MEMOI memo_status memoi_verified_micro_batches(memoi_verified* v, const memo_ste
         /* The kept run is what later ones are compared with.  No run of the trainer takes more host
          * memory than the desc's. */
         if (!status && (k != HALF || memob_step_plan_fits(plan))) {
-            status = memoi_verified_open(v, &own, plan ? plan : planned, MEMOI_VERIFIED_ONE,
-                                         k == CHECKED, error);
+            status = memoi_verified_in_session(v, &own, plan ? plan : planned, MEMOI_VERIFIED_ONE,
+                                               k == CHECKED, error);
             if (k == AT_ONCE) memoi_verified_swap(v);
             if (!status) (void)memoi_verified_compare_all(v, runs[k].why, &found);
             if (k == KEPT || k == AT_ONCE) memoi_verified_swap(v);
@@ -613,7 +613,8 @@ MEMOI memo_status memoi_verified_steps(memoi_verified* v, memo_error* error) {
         if (is_least && memo_session_get_least(&own, &own.device_bytes, NULL)) continue;
         if (!is_least) own.policy = MEMO_POLICY_KEEP;
         status = memo_session_plan(&own, NULL, &plan, error);
-        if (!status) status = memoi_verified_open(v, &own, plan, MEMOI_VERIFIED_STEPS, 0, error);
+        if (!status)
+            status = memoi_verified_in_session(v, &own, plan, MEMOI_VERIFIED_STEPS, 0, error);
         memo_step_plan_destroy(plan);
 
         if (!status && !is_first) {
@@ -652,9 +653,9 @@ MEMOI memo_status memoi_verified_adds(memoi_verified* v, memo_error* error) {
     own.policy = MEMO_POLICY_KEEP;
     own.device_bytes = 0;
     status = memo_session_plan(&own, NULL, &plan, error);
-    if (!status) status = memoi_verified_open(v, &own, plan, MEMOI_VERIFIED_ONE, 0, error);
+    if (!status) status = memoi_verified_in_session(v, &own, plan, MEMOI_VERIFIED_ONE, 0, error);
     memoi_verified_swap(v);
-    if (!status) status = memoi_verified_open(v, &own, plan, MEMOI_VERIFIED_TWO, 0, error);
+    if (!status) status = memoi_verified_in_session(v, &own, plan, MEMOI_VERIFIED_TWO, 0, error);
     memo_step_plan_destroy(plan);
 
     expected = v->expected + v->output_bytes, found = v->found + v->output_bytes;

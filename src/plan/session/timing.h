@@ -203,10 +203,10 @@ MEMOI int memoi_timing_is_open(const memo_session* s, const memo_step_plan* plan
 #define MEMOI_TIMING_PIECE ((int64_t)1 << 20)
 
 /* Copies states of all layers but gradients, which have no meaning between steps, and FETCHED ones,
- * which an engine fetches when it is created: those that are
- * streamed in an engine, through the bytes of a piece, or the others, through as many bytes as they
- * have.  from NULL: from the bytes.  to NULL: to the bytes; streamed states only return to their
- * places on the host.  Returns the number of bytes. */
+ * which an engine fetches when it is created: those that are streamed in an engine, through the
+ * bytes of a piece, or the others, through as many bytes as they have.  from NULL: from the bytes.
+ * to NULL: to the bytes; streamed states only return to their places on the host.  Returns the
+ * number of bytes. */
 MEMOI int64_t memoi_timing_copy(memo_session* s, const memob_states* of, int is_streamed,
                                 memob_states* from, memob_states* to, char* bytes) {
     int64_t n_before = 0, n;
