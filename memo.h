@@ -1130,7 +1130,9 @@ enum {
     /* With UPDATE: the update writes all bytes and reads none, such as weights that are rounded
      * from a master copy.  They do not travel to an update. */
     MEMO_STATE_MADE = 16,
-    /* With FORWARD, BACKWARD or both, and no other use: frozen weights in a file of the caller's,
+    /* A forward alone reads it, as of averaged weights.  FORWARD includes forwards alone. */
+    MEMO_STATE_ALONE = 32,
+    /* With FORWARD, BACKWARD or ALONE, and no other use: frozen weights in a file of the caller's,
      * whose bytes memo_session_desc.fetch copies.  See Fetched states in memo_plan.h. */
     MEMO_STATE_FETCHED = 128
 };
@@ -7037,6 +7039,7 @@ typedef struct memob_part {
     int32_t item;
     int64_t at, away; /* offsets in the nearer and the farther memory */
     int32_t n_host;   /* slots there */
+    int32_t is_idle;  /* 1: updates alone use the item from here to its next load; see >>step */
 } memob_part;
 
 typedef struct memob_op {
@@ -7466,7 +7469,7 @@ MEMOI memob_op* memoi_law_add_op(memoi_maker* m, int32_t kind) {
 
 MEMOI void memoi_law_add_part(memoi_maker* m, memob_op* op, int32_t item, int64_t at, int64_t away,
                               int32_t n_host) {
-    const memob_part part = {item, at, away, n_host};
+    const memob_part part = {item, at, away, n_host, 0};
     MEMO_ASSERT(m->law->n_parts < m->parts_most); /* 1 */
     m->law->parts[m->law->n_parts++] = part;
     op->n_parts++;
@@ -8055,6 +8058,10 @@ MEMOI void memoi_sink_call(memob_sink* sink, memo_error* error) {
  *
  * 1. Copies lie in the device's and the host's memory; writes and reads of the file in the file. */
 
+/* What a step leaves out of an item: nothing; its update, so what the update alone uses does not
+ * come, and nothing goes; all uses. */
+enum { MEMOB_LEAVES_NOTHING = 0, MEMOB_LEAVES_UPDATE, MEMOB_LEAVES_ALL };
+
 /* Bytes that one copy moves. */
 typedef struct memob_move {
     int64_t device, host; /* offsets, from the begin of the item's slots */
@@ -8076,6 +8083,7 @@ typedef struct memob_moves {
     const int64_t *device_at, *host_at; /* of each slot: its begin; NULL: pieces have it */
     const int64_t* file_at;             /* (n_items); -1: a function of the caller gives the item */
     int64_t n_rows;                     /* of this micro-batch */
+    const uint8_t* leaves;              /* (n_items): MEMOB_LEAVES_, of this step; NULL: nothing */
 } memob_moves;
 
 /* What a micro-batch of n_rows moves. */
@@ -8087,6 +8095,13 @@ MEMOI int64_t memoi_piece_bytes(const memob_move* piece, int64_t n_rows) {
 /* 1: a function of the caller gives the item, in place of the file. */
 MEMOI int memoi_moves_fetch(const memob_moves* moves, int32_t item) {
     return moves->file_at && moves->file_at[item] < 0;
+}
+
+/* 1: the step leaves this copy out. */
+MEMOI int memoi_moves_leave(const uint8_t* leaves, int32_t kind, const memob_part* part) {
+    const int of = leaves ? leaves[part->item] : (int)MEMOB_LEAVES_NOTHING;
+    const int brings = kind == MEMOB_OP_LOAD || kind == MEMOB_OP_READ;
+    return of == MEMOB_LEAVES_ALL || (of && (!brings || part->is_idle));
 }
 
 /* Enqueues a write or a read of an item, all of its rows. */
@@ -8135,9 +8150,11 @@ MEMOI void memoi_moves_item(memob_sink* sink, const memob_moves* moves, int32_t 
         memoi_moves_copy(&sink->engine, moves, kind, part);
 }
 
-/* 1: this micro-batch has bytes of the item. */
+/* 1: this micro-batch has bytes of the item, and moves them. */
 MEMOI int memoi_moves_have(const memob_sink* sink, const memob_moves* moves, int32_t kind,
-                           int32_t item) {
+                           const memob_part* part) {
+    const int32_t item = part->item;
+    if (memoi_moves_leave(moves->leaves, kind, part)) return 0;
     if (kind == MEMOB_OP_WRITE || kind == MEMOB_OP_READ) return moves->file_bytes[item] > 0;
     if (sink->clock) return moves->n_bytes[item] > 0;
     for (int32_t k = moves->first_piece[item]; k < moves->first_piece[item + 1]; k++)
@@ -8151,11 +8168,13 @@ MEMOI void memoi_moves_enqueue(memob_sink* sink, const memob_sink_law* of, const
                                const memob_op* op) {
     const memob_part *part = &of->law->parts[op->first_part], *end = part + op->n_parts;
     memob_sink_op as = MEMO_ZERO(memob_sink_op);
-    while (part < end && !memoi_moves_have(sink, moves, op->kind, part->item)) part++;
+    while (part < end && !memoi_moves_have(sink, moves, op->kind, part)) part++;
     if (part == end) return;
     memoi_sink_add(sink, &as, of, op);
     memoi_sink_begin(sink, &as);
-    for (; part < end; part++) memoi_moves_item(sink, moves, op->kind, part);
+    for (; part < end; part++)
+        if (!memoi_moves_leave(moves->leaves, op->kind, part))
+            memoi_moves_item(sink, moves, op->kind, part);
     memoi_sink_end(sink, &as);
 }
 
@@ -8173,6 +8192,9 @@ MEMOI void memoi_moves_enqueue(memob_sink* sink, const memob_sink_law* of, const
  * What lies on the device follows from what a phase takes and the operations since, so nobody
  * keeps owners.
  *
+ * A step may leave items out, or their updates.  It goes by the same law, without the copies of
+ * these items.  Another choice of items is a jump.
+ *
  * Two laws.  States live from step to step, and have the law of a step.  Rows live in a round, and
  * have the law of a round, in two tables: forwards alone, and all visits.  They share no byte.  A
  * visit of both is one operation.  Behind it come the copies of both: stores, then loads, those
@@ -8185,7 +8207,13 @@ MEMOI void memoi_moves_enqueue(memob_sink* sink, const memob_sink_law* of, const
  * 4. What was played was begun. */
 
 /* Where the value of an item is. */
-enum { MEMOB_IS_AWAY = 0, MEMOB_IS_THERE, MEMOB_IS_NEWER /* there than at home */ };
+enum {
+    MEMOB_IS_AWAY = 0,
+    MEMOB_IS_THERE,
+    MEMOB_IS_NEWER, /* there than at home */
+    /* With one of these, where a phase takes it: for updates alone, or for a store behind one. */
+    MEMOB_IS_IDLE = 4
+};
 
 /* A state of a layer. */
 typedef struct memob_state_bytes {
@@ -8200,6 +8228,7 @@ typedef struct memob_there {
     uint8_t* lies;    /* (n_items) */
     int32_t* in_slot; /* (slots of the device): 1 + the item there */
     char* pending;    /* (layers): the layer's update waits */
+    uint8_t* leaves;  /* (n_items): MEMOB_LEAVES_, of this step; NULL: nothing */
 } memob_there;
 
 /* How long visits wait for copies, if that is measured. */
@@ -8237,6 +8266,7 @@ typedef struct memob_step_law {
     memob_law law;
     memob_sink_law of; /* the same, for a sink */
     memob_use* uses;   /* their visits count from first_visit of the list */
+    char* is_idle;     /* of each use: updates alone use the item behind it, to its next load */
     int32_t first_visit, list;
 } memob_step_law;
 
@@ -8284,6 +8314,19 @@ MEMOI void memoi_step_put(memob_step* step, int32_t item, int64_t at, int is_new
         step->there.lies[item] = is_newer ? MEMOB_IS_NEWER : MEMOB_IS_THERE;
 }
 
+MEMOI int memoi_step_leaves(const memob_step* step, int32_t item) {
+    return step->there.leaves ? step->there.leaves[item] : (int)MEMOB_LEAVES_NOTHING;
+}
+
+/* What a phase takes of an item in this step: MEMOB_IS_. */
+MEMOI int memoi_step_takes(const memob_step* step, int32_t phase, int32_t item) {
+    const int takes = step->takes[(int64_t)phase * step->desc.n_items + item];
+    const int leaves = memoi_step_leaves(step, item);
+    if (!leaves) return takes & ~MEMOB_IS_IDLE;
+    if (leaves == MEMOB_LEAVES_ALL || takes & MEMOB_IS_IDLE) return MEMOB_IS_AWAY;
+    return (int)memob_min(takes, MEMOB_IS_THERE);
+}
+
 /* What an operation leaves. */
 MEMOI void memoi_step_play(memob_step* step, const memob_step_law* of, const memob_op* op) {
     const memob_law* law = &of->law;
@@ -8291,6 +8334,7 @@ MEMOI void memoi_step_play(memob_step* step, const memob_step_law* of, const mem
     for (int32_t k = op->first_part; k < op->first_part + op->n_parts; k++) {
         const int32_t item = law->parts[k].item;
         const int32_t stores = step->desc.items[item].file < 0 ? MEMOB_OP_STORE : MEMOB_OP_WRITE;
+        if (memoi_moves_leave(step->there.leaves, op->kind, &law->parts[k])) continue;
         if (op->kind == MEMOB_OP_LOAD) memoi_step_put(step, item, law->parts[k].at, 0);
         if (op->kind == stores && step->there.lies[item]) step->there.lies[item] = MEMOB_IS_THERE;
     }
@@ -8298,7 +8342,9 @@ MEMOI void memoi_step_play(memob_step* step, const memob_step_law* of, const mem
     is_update = step->list.visits[of->first_visit + op->visit].pass == MEMOB_UPDATE;
     for (int32_t u = law->first_use[op->visit]; u < law->first_use[op->visit + 1]; u++) {
         const memob_use* use = &of->uses[u];
+        const int leaves = memoi_step_leaves(step, use->item);
         if (!step->desc.items[use->item].n_slots) continue;
+        if (leaves == MEMOB_LEAVES_ALL || (leaves && is_update)) continue;
         if (use->is_on_host)
             step->there.lies[use->item] = MEMOB_IS_AWAY; /* it is older */
         else
@@ -8322,7 +8368,7 @@ MEMOI void memoi_step_find_lies(memob_step* step) {
     if (step->played < 0) {
         memoi_step_clear(step);
         for (int32_t i = 0; i < step->desc.n_items; i++) {
-            const int takes = step->takes[(int64_t)step->phase * step->desc.n_items + i];
+            const int takes = memoi_step_takes(step, step->phase, i);
             if (takes) memoi_step_put(step, i, step->desc.bytes[i].slot, takes == MEMOB_IS_NEWER);
         }
         step->played = step->begin[step->phase];
@@ -8340,7 +8386,8 @@ MEMOI void memoi_step_take(memob_step* step, const memob_step_law* of, int32_t k
     const memob_op* op = &of->law.ops[k];
     for (int32_t p = op->first_part; p < op->first_part + op->n_parts; p++) {
         const int32_t item = of->law.parts[p].item;
-        if (op->kind == MEMOB_OP_STORE && !known[item]) takes[item] = lies[item];
+        if (op->kind == MEMOB_OP_STORE && !known[item])
+            takes[item] = lies[item] | (of->law.parts[p].is_idle ? MEMOB_IS_IDLE : 0);
         if (op->kind == MEMOB_OP_STORE || op->kind == MEMOB_OP_LOAD) known[item] = 1;
     }
     if (op->kind != MEMOB_OP_VISIT) return;
@@ -8348,7 +8395,8 @@ MEMOI void memoi_step_take(memob_step* step, const memob_step_law* of, int32_t k
         const memob_use* use = &of->uses[u];
         if (!step->desc.items[use->item].n_slots || known[use->item]) continue;
         known[use->item] = 1;
-        if (!use->is_on_host && use->how != MEMOB_USE_WRITE) takes[use->item] = lies[use->item];
+        if (!use->is_on_host && use->how != MEMOB_USE_WRITE)
+            takes[use->item] = lies[use->item] | (of->is_idle[u] ? MEMOB_IS_IDLE : 0);
         MEMO_ASSERT(use->is_on_host || !memoi_use_reads(use->how) || takes[use->item]); /* 1 */
     }
 }
@@ -8389,6 +8437,32 @@ MEMOI void memoi_step_read_all(const memob_step* step, memob_law_desc* desc, mem
     }
 }
 
+/* Goes back through the operations of the law that run, and marks behind which ones updates alone
+ * use an item.  n_visits: of the list.  idle: (2 n_items), of what follows, for the item, and for
+ * its next load. */
+MEMOI void memoi_step_find_idle(memob_step* step, memob_step_law* of, int32_t n_visits,
+                                char* idle) {
+    const int64_t n = step->desc.n_items;
+    for (int32_t k = of->law.begin[of->list + 1] - 1; k >= of->law.begin[of->list]; k--) {
+        const memob_op* op = &of->law.ops[k];
+        const int32_t v = op->visit;
+        int is_update;
+        for (int32_t p = op->first_part; p < op->first_part + op->n_parts; p++) {
+            memob_part* part = &of->law.parts[p];
+            part->is_idle = idle[part->item + n * (op->kind == MEMOB_OP_READ)];
+            if (op->kind != MEMOB_OP_LOAD) continue;
+            idle[part->item + n] = (char)part->is_idle;
+            idle[part->item] = 1;
+        }
+        if (op->kind != MEMOB_OP_VISIT) continue;
+        is_update = v < n_visits && step->list.visits[of->first_visit + v].pass == MEMOB_UPDATE;
+        for (int32_t u = of->law.first_use[v]; u < of->law.first_use[v + 1]; u++) {
+            of->is_idle[u] = (char)(is_update && idle[of->uses[u].item]);
+            if (!is_update) idle[of->uses[u].item] = 0;
+        }
+    }
+}
+
 /* The law of visits [begin, end) of the list: of three steps in a row, of which the second is
  * behind one and in front of one; or of a phase beside the step. */
 MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t end, int is_beside,
@@ -8398,12 +8472,14 @@ MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t e
     char* on_host = MEMOB_ARRAY(&step->arrays, char, end - begin + d->n_items);
     int32_t* n_spread = MEMOB_ARRAY(&step->arrays, int32_t, end - begin + d->n_items);
     char* counts = MEMOB_ARRAY(&step->arrays, char, end - begin + d->n_items);
+    char* idle = MEMOB_ARRAY(&step->arrays, char, 2 * (int64_t)d->n_items);
     memob_law_desc desc;
     memo_status status;
     memset(&desc, 0, sizeof desc);
     of->first_visit = begin;
     of->list = !is_beside;
     of->uses = MEMOB_ARRAY(&step->arrays, memob_use, d->n_uses + d->n_items);
+    of->is_idle = MEMOB_ARRAY(&step->arrays, char, d->n_uses + d->n_items);
     if (step->arrays.failed) return memob_no_memory(error, "the laws of a step");
 
     for (int32_t u = 0; u < d->n_uses; u++) {
@@ -8429,6 +8505,8 @@ MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t e
     desc.counts = counts;
     memcpy(desc.n_slots, d->n_slots, sizeof desc.n_slots);
     status = memob_law_make(&desc, &of->law, error);
+    for (int k = 0; k <= of->list && !status && !d->sink->clock; k++) /* the step follows itself */
+        memoi_step_find_idle(step, of, end - begin, idle);
     if (!status) status = memoi_law_join_cells(&of->law, error);
     of->of.law = &of->law;
     if (!status && d->sink->clock)
@@ -8517,7 +8595,7 @@ MEMOI void memoi_step_move(memob_step* step, int32_t item, int is_load, int* n_m
     if (is_load) memoi_step_put(step, item, step->desc.bytes[item].slot, 0);
     for (int k = 0; k < 2 && !sink->engine.status; k++) {
         const memob_item* of = &step->desc.items[item];
-        const memob_part part = {item, step->desc.bytes[item].slot, of->host, of->n_host};
+        const memob_part part = {item, step->desc.bytes[item].slot, of->host, of->n_host, 0};
         if (!has_file && k != is_load) continue;
         memoi_moves_item(sink, &step->desc.moves, kinds[is_load][k], &part);
         if (has_file && !sink->engine.status) memoi_sink_join(sink);
@@ -8539,16 +8617,17 @@ MEMOI void memoi_step_park(memob_step* step) {
 
 /* Leaves the phase for another; MEMOB_N_PHASES: for none. */
 MEMOI void memoi_step_jump(memob_step* step, int32_t phase) {
-    const uint8_t* takes = step->takes + (int64_t)phase * step->desc.n_items;
     memob_sink* sink = step->desc.sink;
     int n_moved = 0;
     memoi_step_park(step);
     for (int32_t i = 0; i < step->desc.n_items; i++)
-        if (step->there.lies[i] == MEMOB_IS_NEWER && takes[i] != MEMOB_IS_NEWER)
+        if (step->there.lies[i] == MEMOB_IS_NEWER &&
+            memoi_step_takes(step, phase, i) != MEMOB_IS_NEWER)
             memoi_step_move(step, i, 0, &n_moved);
     if (n_moved && !sink->engine.status) memoi_sink_join(sink); /* loads take their bytes */
     for (int32_t i = 0; i < step->desc.n_items; i++)
-        if (takes[i] && !step->there.lies[i]) memoi_step_move(step, i, 1, &n_moved);
+        if (memoi_step_takes(step, phase, i) && !step->there.lies[i])
+            memoi_step_move(step, i, 1, &n_moved);
     if (n_moved && !sink->engine.status) memoi_sink_join(sink);
 }
 
@@ -8728,6 +8807,8 @@ MEMOI memo_status memoi_step_begin_with(memob_step* step, memo_error* error) {
     memoi_step_find_lies(step);
     for (int32_t u = of->law.first_use[op->visit]; u < of->law.first_use[op->visit + 1]; u++) {
         const memob_use* use = &of->uses[u];
+        const int leaves = memoi_step_leaves(step, use->item);
+        if (leaves == MEMOB_LEAVES_ALL || (leaves && of->is_idle[u])) continue;
         if (use->how == MEMOB_USE_REWRITE && !use->is_on_host && !step->there.lies[use->item] &&
             step->desc.items[use->item].n_slots)
             memoi_step_move(step, use->item, 1, &n_moved);
@@ -8742,11 +8823,6 @@ MEMOI memo_status memoi_step_begin_with(memob_step* step, memo_error* error) {
 MEMOI memo_status memoi_step_pass(memob_step* step, memo_error* error) {
     const memo_status status = memoi_step_begin_with(step, error);
     return status ? status : memob_step_end(step, error);
-}
-
-/* The updates of all layers wait. */
-MEMOI void memoi_step_defer(memob_step* step) {
-    memset(step->there.pending, 1, (size_t)step->list.desc.n_layers + 2);
 }
 
 /* Between phases: the item is at home, and with `drops` nowhere else.  Streams may still move it.
@@ -8791,6 +8867,7 @@ MEMOI void memoi_step_drop_load(memob_step* step) {
     op = &law->ops[step->op];
     if (op->kind != MEMOB_OP_LOAD) return;
     for (int32_t k = op->first_part; k < op->first_part + op->n_parts; k++) {
+        if (memoi_moves_leave(step->there.leaves, op->kind, &law->parts[k])) continue;
         memoi_step_put(step, law->parts[k].item, law->parts[k].at, 0);
         step->there.lies[law->parts[k].item] = MEMOB_IS_AWAY;
     }
@@ -11149,6 +11226,7 @@ typedef struct memob_states {
     uint32_t gradients, updated;      /* which states they are */
     uint32_t made;                    /* the update writes all their bytes */
     uint32_t fetched;                 /* the caller's function gives them */
+    uint32_t alone;                   /* a forward of no backward reads them, too */
     uint32_t used_by[MEMOB_N_PASSES]; /* (memob_pass): which states each pass uses, and gradients */
     uint32_t hosted;                  /* those that never leave the host */
     memob_states_trainer trainer;
@@ -11174,12 +11252,15 @@ typedef struct memob_states {
     int32_t n_updates;                 /* begun in it, or in the latest updates alone */
     int32_t is_due, is_pending; /* the update comes next; updates are deferred, none has begun */
     int32_t is_filling;         /* the update fills states, and may leave bytes as they are */
+    uint32_t* masks;            /* (n_layers): the states that this step uses */
+    int32_t n_updating;         /* layers that it updates */
     int64_t n_unseen;           /* updates since all streams were synchronized without an error */
 } memob_states;
 
 /* Are these the uses of a state? */
 MEMOI int memoi_states_are_uses(uint32_t uses) {
     const uint32_t frozen = MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD;
+    if (uses & MEMO_STATE_ALONE) uses = (uses & ~(uint32_t)MEMO_STATE_ALONE) | MEMO_STATE_FORWARD;
     if (uses & MEMO_STATE_UPDATE)
         uses &= ~(uint32_t)MEMO_STATE_MADE;
     else if (uses & frozen)
@@ -11201,9 +11282,9 @@ MEMOI memo_status memoi_states_check_desc(const memob_states_desc* desc, memo_er
         if (!memoi_states_are_uses(state->uses))
             return MEMOB_INVALID(error,
                                  "memo_session_desc.states[%d].uses: %u; a sum of "
-                                 "MEMO_STATE_FORWARD, _BACKWARD and _UPDATE, with _UPDATE also "
-                                 "_MADE, without it also _FETCHED, or MEMO_STATE_GRADIENT alone, "
-                                 "is valid",
+                                 "MEMO_STATE_FORWARD, _BACKWARD, _ALONE and _UPDATE, with _UPDATE "
+                                 "also _MADE, without it also _FETCHED, or MEMO_STATE_GRADIENT "
+                                 "and no other, is valid",
                                  (int)i, (unsigned)state->uses);
     }
     return MEMO_STATUS_OK;
@@ -11227,8 +11308,9 @@ MEMOI memob_state_bytes* memoi_states_bytes(const memob_states* states, int32_t 
 
 MEMOI memo_owner memoi_states_owner(const memo_state* state) {
     if (state->uses & MEMO_STATE_GRADIENT) return MEMO_OWNER_GRADIENTS;
-    return state->uses & (MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD) ? MEMO_OWNER_WEIGHTS
-                                                                    : MEMO_OWNER_OPTIMIZER;
+    return state->uses & (MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD | MEMO_STATE_ALONE)
+               ? MEMO_OWNER_WEIGHTS
+               : MEMO_OWNER_OPTIMIZER;
 }
 
 /* 1: states pass through windows on the host: spilled or FETCHED ones. */
@@ -11341,6 +11423,7 @@ MEMOI void memoi_states_take_table(memob_states* states, const memob_states_desc
         if (state->uses & MEMO_STATE_UPDATE) states->updated |= 1u << s;
         if (state->uses & MEMO_STATE_MADE) states->made |= 1u << s;
         if (state->uses & MEMO_STATE_FETCHED) states->fetched |= 1u << s;
+        if (state->uses & MEMO_STATE_ALONE) states->alone |= 1u << s;
         for (int32_t l = 0; l < desc->n_layers && state->size_bytes; l++)
             if (!state->kinds || state->kinds >> (desc->layer_kinds ? desc->layer_kinds[l] : 0) & 1)
                 states->layers[l].has |= 1u << s;
@@ -11369,11 +11452,14 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     states->n_chunks = (int32_t)memob_max(desc->n_chunks, 1);
     states->turns = MEMOB_ARRAY(&e->arrays, int32_t, states->n_turns);
     states->layers = MEMOB_ARRAY(&e->arrays, memob_states_layer, desc->n_layers);
+    states->masks = MEMOB_ARRAY(&e->arrays, uint32_t, desc->n_layers);
     states->bytes =
         MEMOB_ARRAY(&e->arrays, memob_state_bytes, (int64_t)desc->n_layers * desc->n_states);
     if (on_host) states->updates = MEMOB_ARRAY(&e->arrays, memob_states_update, desc->n_layers);
     if (e->arrays.failed) return memob_no_memory(error, "the places of states");
     for (int32_t k = 0; k < states->n_turns; k++) states->turns[k] = desc->turns[k];
+    for (int32_t l = 0; l < desc->n_layers; l++) states->masks[l] = ~0u;
+    states->n_updating = desc->n_layers;
 
     memoi_states_take_table(states, desc);
     if (on_host) {
@@ -11433,19 +11519,28 @@ MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t la
  *
  * 1. No two layers that one visit uses have the same place. */
 
-/* The states of a layer that a pass uses on the device, wherever they lie. */
-MEMOI uint32_t memob_states_used(const memob_states* states, int32_t pass, int32_t layer) {
+/* The states of a layer that a pass uses on the device, wherever they lie.  is_alone: of a forward
+ * of no backward. */
+MEMOI uint32_t memoi_states_used(const memob_states* states, int32_t pass, int32_t layer,
+                                 int is_alone) {
     uint32_t used = states->used_by[pass];
+    if (is_alone && pass == MEMOB_FORWARD) used |= states->alone;
     if (pass == MEMOB_BACKWARD && layer == states->n_layers - 1) /* with its forward */
         used |= states->used_by[MEMOB_FORWARD];
     if (pass == MEMOB_UPDATE && states->updates) return 0;
     return used & states->layers[layer].has;
 }
 
-/* Those of them that are streamed. */
-MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t pass, int32_t layer) {
-    return memob_states_used(states, pass, layer) & states->layers[layer].streamed &
-           ~states->hosted;
+/* The same of a visit that is open, in this step. */
+MEMOI uint32_t memob_states_used(const memob_states* states, int32_t pass, int32_t layer) {
+    const int is_alone = states->is_running && states->is_forward_only;
+    return memoi_states_used(states, pass, layer, is_alone) & states->masks[layer];
+}
+
+/* 1: this step updates the layer: it uses a gradient of it, or the layer never has one. */
+MEMOI int memoi_states_is_updated(const memob_states* states, int32_t layer) {
+    const uint32_t gradients = states->layers[layer].has & states->gradients;
+    return !gradients || gradients & states->masks[layer];
 }
 
 /* The bytes of items on the device (tier 0) or the host (1) as slots, each of which is of the same
@@ -11494,7 +11589,8 @@ MEMOI memo_status memoi_states_find_moves(memob_states* states, memo_error* erro
                                NULL,
                                NULL,
                                file_at,
-                               0};
+                               0,
+                               states->there.leaves};
     if (arrays->failed) return memob_no_memory(error, "the bytes of states");
 
     states->moves = moves;
@@ -11542,6 +11638,7 @@ MEMOI memo_status memob_states_make_items(memob_states* states, memo_error* erro
     states->there.lies = MEMOB_ARRAY(arrays, uint8_t, n_items);
     states->there.in_slot = MEMOB_ARRAY(arrays, int32_t, states->n_slots[0]);
     states->there.pending = MEMOB_ARRAY(arrays, char, states->n_layers);
+    states->there.leaves = MEMOB_ARRAY(arrays, uint8_t, n_items);
     if (arrays->failed) return memob_no_memory(error, "the items of states");
     return memoi_states_find_moves(states, error);
 }
@@ -11553,9 +11650,10 @@ MEMOI void memoi_states_use(const memob_states* states, const memob_list* list, 
                             int32_t layer, int begins, memob_use* uses, int32_t* n_uses) {
     const memob_visit* visit = &list->visits[k];
     const int32_t pass = visit->pass;
-    uint32_t used = visit->on_host
-                        ? states->used_by[pass] & states->layers[layer].streamed & ~states->hosted
-                        : memob_states_needs(states, pass, layer);
+    const int is_alone = k >= list->begin[MEMOB_EVALUATION] && k < list->end[MEMOB_EVALUATION];
+    uint32_t used =
+        visit->on_host ? states->used_by[pass] : memoi_states_used(states, pass, layer, is_alone);
+    used &= states->layers[layer].streamed & ~states->hosted;
     for (; used; used &= used - 1) {
         const int32_t s = __builtin_ctz(used), item = layer * states->n_states + s;
         const int is_gradient = (int)(states->gradients >> s & 1);
@@ -11827,7 +11925,7 @@ MEMOI void memoi_states_annotate(memob_states* states, int32_t layer) {
 /* Gradients of a new step begin at zero. */
 MEMOI void memoi_states_clear(memob_states* states, int32_t layer) {
     memob_engine* e = &states->sink.engine;
-    uint32_t fresh = states->sink.clock ? 0 : states->gradients;
+    uint32_t fresh = states->sink.clock ? 0 : states->gradients & states->masks[layer];
     MEMO_ASSERT(!states->layers[layer].has_gradients); /* 2 */
     for (; fresh && !e->status; fresh &= fresh - 1) {
         const int32_t s = __builtin_ctz(fresh);
@@ -11891,7 +11989,10 @@ MEMOI memo_status memoi_states_update(memob_states* states, memo_error* error) {
     const int on_host = states->updates != NULL, is_alone = step->phase == MEMOB_UPDATES;
     const int is_fused = !is_alone && memob_update_is_fused(states->update_at);
     memo_status status = MEMO_STATUS_OK;
-    if (!is_fused && !states->there.pending[layer]) return memoi_step_pass(step, error);
+    if (!(is_fused ? memoi_states_is_updated(states, layer) : states->there.pending[layer])) {
+        states->layers[layer].has_gradients = 0;
+        return memoi_step_pass(step, error);
+    }
 
     /* Updates on the host also use what the trainer has computed since the backward: a norm. */
     if (on_host) status = memoi_states_look(states, MEMOB_UPDATE, layer, 0);
@@ -11928,6 +12029,33 @@ MEMOI memo_status memoi_states_updates(memob_states* states, memo_error* error) 
 }
 
 /* --- a round --- */
+
+/* 1: both masks choose the same states.  b: NULL for all states. */
+MEMOI int memob_states_are_same(const memob_states* states, const uint32_t* a, const uint32_t* b) {
+    uint32_t others = 0;
+    for (int32_t l = 0; l < states->n_layers; l++)
+        others |= (a[l] ^ (b ? b[l] : ~0u)) & states->layers[l].has;
+    return !others;
+}
+
+/* What the rounds from now on use; masks: (n_layers), or NULL for all.  No layer is open, and no
+ * update waits. */
+MEMOI void memob_states_take_masks(memob_states* states, const uint32_t* masks) {
+    if (memob_states_are_same(states, states->masks, masks)) return;
+    MEMO_ASSERT(!states->is_running && !states->is_pending);
+    if (states->step) memoi_step_park(states->step); /* by what it has left out */
+    states->n_updating = 0;
+    for (int32_t l = 0; l < states->n_layers; l++) {
+        states->masks[l] = masks ? masks[l] : ~0u;
+        states->n_updating += memoi_states_is_updated(states, l);
+        for (int32_t s = 0; s < states->n_states; s++) {
+            uint8_t* leaves = &states->there.leaves[l * states->n_states + s];
+            *leaves =
+                memoi_states_is_updated(states, l) ? MEMOB_LEAVES_NOTHING : MEMOB_LEAVES_UPDATE;
+            if (!(states->masks[l] >> s & 1)) *leaves = MEMOB_LEAVES_ALL;
+        }
+    }
+}
 
 /* Begins a round: a micro-batch, or all turns of an order.  Fetches what its first layers need.
  * rows: NULL, or the law of those that move in it.  is_last: the update comes behind it, or in it.
@@ -12057,11 +12185,17 @@ MEMOI memo_status memob_states_end_turn(memob_states* states, int32_t turn, memo
 
 /* --- a step --- */
 
+/* The updates of the step's layers wait. */
+MEMOI void memoi_states_wait(memob_states* states) {
+    for (int32_t l = 0; l < states->n_layers; l++)
+        states->there.pending[l] = (char)memoi_states_is_updated(states, l);
+}
+
 /* Instead of an update: each layer is updated before its next forward. */
 MEMOI void memob_states_defer(memob_states* states) {
     MEMO_ASSERT(states->update_at == MEMO_UPDATE_DEFERRED && !states->is_pending);
-    memoi_step_defer(states->step);
-    states->is_pending = 1;
+    memoi_states_wait(states);
+    states->is_pending = states->n_updating > 0;
     states->is_due = states->round = 0;
 }
 
@@ -12070,7 +12204,7 @@ MEMOI memo_status memob_states_update_all(memob_states* states, memo_error* erro
     memo_status status;
     MEMO_ASSERT(!states->is_running);
     if (!states->step) states->step = states->steps;
-    if (!states->is_pending) memoi_step_defer(states->step);
+    if (!states->is_pending) memoi_states_wait(states);
     states->is_running = 1;
     states->n_updates = 0;
     status = memob_step_go(states->step, MEMOB_UPDATES, NULL, error);
@@ -12091,7 +12225,7 @@ MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) 
     const int is_updating = step && step->n_open && memoi_states_shows(states, MEMOB_UPDATE);
     const int is_whole = step && step->phase != MEMOB_UPDATES && !is_updating &&
                          states->update_at == MEMO_UPDATE_DEFERRED &&
-                         states->n_updates == states->n_layers;
+                         states->n_updates == states->n_updating;
     const int32_t n_updates = states->is_running && !is_whole ? states->n_updates : 0;
 
     /* No layer is open, and gradients wait for pending updates alone. */
@@ -12112,7 +12246,7 @@ MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) 
     return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                           "the update has changed %d of %d layers; set the states of all layers "
                           "again",
-                          (int)n_updates, (int)states->n_layers);
+                          (int)n_updates, (int)states->n_updating);
 }
 
 /* Forgets what lies on the device, as in a new engine.  All that was enqueued is over. */

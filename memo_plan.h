@@ -488,6 +488,25 @@ typedef struct memo_session memo_session;
  * Changed states go back when their layer ends; a state that no pass changes never goes back.
  * Losses and states are the same bits, whatever is streamed.
  *
+ * Masks.  Layers that train by turns, adapters of many tenants over one base, a reference model: a
+ * step may leave states out.  memo_batch.states has a mask for each layer:
+ *
+ *     uint32_t masks[N_LAYERS + 2];                        // of FIRST, each layer, and LAST
+ *     for (l = 0; l < N_LAYERS + 2; l++)
+ *         masks[l] = trains(l - 1) ? ~0u : 1u << WEIGHTS;  // its gradients and moments stay away
+ *     batch.states = masks;                                // equal in all micro-batches of a step
+ *
+ * A state that is left out neither travels nor is cleared, and memo_session_get_state gives NULL
+ * for it, without an error.  A layer is updated if the step uses a gradient of it, or if the layer
+ * never has one; update_host then gets all its states.  A forward alone has masks of its own.  The
+ * masks of a step are those of its update, too, whenever that runs; where the next step has other
+ * masks, updates that are deferred run in a pass before it.  Where masks change, the device waits
+ * for what is newer to leave.  Plans and predictions are those of a step that uses all states.
+ *
+ * Alone.  A state with the bit MEMO_STATE_ALONE is also read by a forward alone
+ * (memo_batch.is_forward_only), such as averaged weights, which the update writes: ALONE | UPDATE.
+ * No other pass brings it for that.  MEMO_STATE_FORWARD includes forwards alone.
+ *
  * Fetched states.  Frozen weights, which no pass writes, may stay in a file of the caller's, of any
  * layout.  A state with the bit MEMO_STATE_FETCHED has no copy in memo's host memory or file:
  * desc.fetch copies bytes of it, or decodes them, from a mapped file, which ranks may share.
@@ -897,6 +916,9 @@ typedef struct memo_batch {
      * the micro-batch before. */
     const void* values;
     int32_t values_bytes; /* at most MEMO_BATCH_VALUES_MAX */
+    /* (n_layers + 2), copied, of FIRST, each layer and LAST.  Bit i: the step uses state i of the
+     * layer.  NULL: all.  See Masks. */
+    const uint32_t* states;
 } memo_batch;
 #define MEMO_BATCH_VALUES_MAX 256
 
@@ -923,7 +945,8 @@ MEMO_API int memo_session_forward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_forward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_backward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
-/* Returns this micro-batch, with n_rows and is_forward_only filled in.  values
+/* Returns this micro-batch, with n_rows, is_forward_only and states filled in (NULL without
+ * states).  values
  * are the session's copy, MEMO_BATCH_VALUES_MAX bytes, aligned for every type; in `update` the copy
  * is of the last micro-batch of the step that the update ends, or what
  * memo_session_set_update_values has given. */
@@ -958,10 +981,11 @@ MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t la
 /* A declared buffer.  NULL outside of its life; a checked session makes that an error, and returns
  * memory that harms nothing.  Call this inside the layer that uses the buffer. */
 MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buffer);
-/* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL: the layer lacks it.  Between
- * begin and end of a pass of the layer that uses the state; FIRST also before and beside layer 0,
- * LAST from the end of the last layer's forward to the end of its backward.  Elsewhere the state
- * may have no bytes on the device: NULL, and an error of the session, whatever the plan streams.
+/* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL: the layer lacks it, or
+ * memo_batch.states leaves it out.  Between begin and end of a pass of the layer that uses the
+ * state; FIRST also before and beside layer 0, LAST from the end of the last layer's forward to the
+ * end of its backward.  Elsewhere the state may have no bytes on the device: NULL, and an error of
+ * the session, whatever the plan streams.
  * The address of a state that stays on the device (memo_step_plan.n_streamed is 0) does not change
  * unless the session plans again, so a trainer may keep it. */
 MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer, int32_t state);
@@ -7130,6 +7154,7 @@ struct memo_session {
     int32_t n_rounds_taken; /* how often steps of another number of micro-batches were taken */
     char lost[96];          /* why layers are of different steps; "": they are not */
     int64_t* whole;         /* (n_layers + 2, n_states, 2): bytes that were set since then */
+    uint32_t* masks;        /* (n_layers + 2): states that the step's first micro-batch has named */
     int is_deferred;        /* the update that runs finds values[1] */
     int has_update_values;  /* values[1] are of the update that comes next */
     union {
@@ -7272,6 +7297,7 @@ memo_batch memo_session_get_batch(const memo_session* s) {
     batch = s->batch;
     batch.values = s->values[s->is_deferred].bytes;
     batch.values_bytes = MEMO_BATCH_VALUES_MAX;
+    batch.states = s->states ? s->states->masks : NULL;
     return batch;
 }
 
@@ -7400,6 +7426,15 @@ MEMOI MEMOB_NOINLINE double* memoi_session_span(const memo_session* s, int32_t s
         return NULL;
     MEMO_ASSERT(step >= 0 && step < s->n_steps && what < MEMOI_SPANS_MAX); /* 1 */
     return s->spans_s + ((int64_t)step * MEMOI_SPANS_MAX + what) * MEMOI_SESSION_REPETITIONS;
+}
+
+/* The span of the update of an engine's layer, and its step. */
+MEMOI int32_t memoi_session_update_span(const memo_session* s, int32_t layer, int32_t* step) {
+    *step = 0;
+    if (layer == 0) return MEMOI_SPAN_UPDATE_FIRST;
+    if (layer > s->desc.n_layers) return MEMOI_SPAN_UPDATE_LAST;
+    *step = (layer - 1) * s->n_slices;
+    return MEMOI_SPAN_UPDATE;
 }
 
 /* A micro-batch of fewer rows than its shape counts in proportion; updates take the same time. */
@@ -8408,6 +8443,7 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     s->streamed = MEMOB_ARRAY(&s->kept, uint32_t, n_layers);
     s->spilled = MEMOB_ARRAY(&s->kept, uint32_t, n_layers);
     s->whole = MEMOB_ARRAY(&s->kept, int64_t, 2 * (int64_t)n_layers * desc->n_states);
+    s->masks = MEMOB_ARRAY(&s->kept, uint32_t, n_layers);
     turns = MEMOB_ARRAY(&s->kept, int32_t, desc->n_order);
     if (s->kept.failed) return memob_no_memory(error, "the states of layers");
 
@@ -8442,10 +8478,11 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
 }
 
 /* When the states of a table leave the device, by what streaming costs: first those that the update
- * alone uses, then gradients, FETCHED ones, which take no host memory, and others. */
+ * alone uses, or forwards alone, then gradients, FETCHED ones, which take no host memory, and
+ * others. */
 MEMOI int32_t memoi_session_leaves(uint32_t uses) {
-    uses &= ~(uint32_t)MEMO_STATE_MADE;
-    if (uses == MEMO_STATE_UPDATE) return 0;
+    uses &= ~(uint32_t)(MEMO_STATE_MADE | MEMO_STATE_ALONE);
+    if (!uses || uses == MEMO_STATE_UPDATE) return 0;
     if (uses == MEMO_STATE_GRADIENT) return 1;
     return uses & MEMO_STATE_FETCHED ? 2 : 3;
 }
@@ -8724,12 +8761,13 @@ MEMOI uint32_t memoi_checked_visited(const memo_session* s, const memoi_checked_
     const memob_states* states = s->states;
     const memob_states_layer* of = &states->layers[view->layer];
     const int is_begin_of_update = view->pass == MEMOB_UPDATE && !view->is_end;
-    uint32_t visited = ~of->streamed | memob_states_needs(states, view->pass, view->layer);
+    const uint32_t used = memob_states_used(states, view->pass, view->layer) & ~states->hosted;
+    uint32_t visited = ~of->streamed | used;
     if (view->on_host) visited = states->updated | (view->is_end ? states->gradients : 0);
     if (is_begin_of_update && !view->on_host) visited &= ~states->made;
     if (s->is_filling || (view->is_fresh && view->pass == MEMOB_FORWARD))
         visited &= ~states->gradients;
-    return of->has & visited;
+    return of->has & visited & ~(states->gradients & ~states->masks[view->layer]);
 }
 
 /* Looks at a state.  Returns what is wrong; NULL: nothing, or the session has failed. */
@@ -8741,14 +8779,16 @@ MEMOI const char* memoi_checked_state(memo_session* s, memoi_checked_glance* vie
         is_gradient ? view->pass != MEMOB_FORWARD : is_update && (uses & MEMO_STATE_UPDATE);
     const int is_zero_due = is_gradient && view->is_fresh;
     /* What an update makes anew does not show whether it ran: its place had any bytes. */
-    const int is_old = !is_gradient && is_written && !(uses & MEMO_STATE_MADE);
+    const int is_old = !is_gradient && is_written && !(uses & MEMO_STATE_MADE) &&
+                       s->states->masks[view->layer] >> i & 1;
     uint64_t* known = &s->checked.states[(int64_t)view->layer * s->desc.n_states + i];
     const uint64_t before = *known;
     const uint64_t hash = memoi_checked_hash_state(s, view->layer, i, view->on_host);
     if (s->error.status) return NULL;
     view->blamed = i;
-    view->is_due |= is_gradient && before != MEMOI_HASH_ZERO &&
-                    (s->states->layers[view->layer].has & s->states->updated);
+    view->is_due |=
+        is_gradient && before != MEMOI_HASH_ZERO &&
+        (s->states->layers[view->layer].has & s->states->updated & s->states->masks[view->layer]);
     view->is_changed |= is_old && hash != before;
     view->has_old |= is_old;
     *known = is_gradient && is_update && view->is_end ? 0 : hash;
@@ -8943,18 +8983,17 @@ void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state
         return memob_states_get_host_address(s->states, layer + 1, state);
     there = of->open_pass ? memob_states_used(s->states, of->open_pass - 1, layer + 1) : 0;
     if (there >> state & 1) return memoi_checked_state_address(s, layer + 1, state);
-    if (of->has >> state & 1) memoi_session_lacks_state((memo_session*)(uintptr_t)s, layer, state);
+    if (of->has & s->states->masks[layer + 1] & 1u << state)
+        memoi_session_lacks_state((memo_session*)(uintptr_t)s, layer, state);
     return NULL;
 }
 
 /* The trainer updates a layer on the device. */
 MEMOI memo_status memoi_session_update_layer(void* session, int32_t layer) {
     memo_session* s = (memo_session*)session;
-    const int32_t step = layer > 0 && layer <= s->desc.n_layers ? (layer - 1) * s->n_slices : 0;
     const int was_deferred = s->is_deferred;
-    int32_t span = MEMOI_SPAN_UPDATE;
-    if (layer == 0) span = MEMOI_SPAN_UPDATE_FIRST;
-    if (layer > s->desc.n_layers) span = MEMOI_SPAN_UPDATE_LAST;
+    int32_t step;
+    const int32_t span = memoi_session_update_span(s, layer, &step);
     s->is_deferred |= s->is_running && s->states->update_at == MEMO_UPDATE_DEFERRED;
     memoi_session_mark(s, step, span, 0);
     s->desc.update(s->desc.user, s, layer - 1);
@@ -9068,14 +9107,31 @@ MEMOI const char* memoi_session_owes(const memo_session* s) {
     return MEMOB_FIRST_FAULT(rules);
 }
 
-/* A micro-batch begins, or the first turn of an order, for all. */
+/* What is wrong with the masks of the batch; NULL: nothing.  All micro-batches of a step use the
+ * same states. */
+MEMOI const char* memoi_session_check_masks(const memo_session* s) {
+    const uint32_t* masks = s->batch.states;
+    if (!s->states) return masks ? "the session has no states" : NULL;
+    if (s->batch.is_forward_only || (!s->next_turn && !memoi_session_has_part(s)) ||
+        memob_states_are_same(s->states, s->masks, masks))
+        return NULL;
+    return "not those of the first micro-batch of this step; all of a step use the same states";
+}
+
+/* A micro-batch begins, or the first turn of an order, for all.  Updates that are pending run by
+ * the masks of their own step. */
 MEMOI void memoi_session_begin_list(memo_session* s) {
     const int is_forward_only = s->batch.is_forward_only;
-    if (is_forward_only && s->states->is_pending) {
+    const uint32_t* masks = s->batch.states;
+    if (s->states->is_pending &&
+        (is_forward_only || !memob_states_are_same(s->states, s->states->masks, masks))) {
         memoi_session_pass_updates(s);
         if (s->error.status) memoi_session_abandon_states(s);
     }
     if (s->error.status) return;
+    memob_states_take_masks(s->states, masks);
+    if (!is_forward_only)
+        memcpy(s->masks, s->states->masks, (size_t)s->states->n_layers * sizeof *s->masks);
     s->is_fused = 0;
     s->checked.n_updated = s->checked.n_missed = 0;
     (void)memoi_session_is_ok(
@@ -9271,6 +9327,7 @@ memo_status memo_session_fill_states(memo_session* s,
     memoi_session_abandon_states(s);
     s->is_again = s->is_fused = s->has_update_values = 0;
     *s->lost = 0;
+    memob_states_take_masks(s->states, NULL);
     s->is_filling = 1;
     if (!s->states->updates) {
         s->states->is_filling = 1;
@@ -10253,6 +10310,9 @@ MEMOI memo_status memoi_session_check_batch(memo_session* s, const memo_batch* b
         status = memob_check_integer("memo_batch", "values_bytes", batch->values_bytes, 0,
                                      MEMO_BATCH_VALUES_MAX, error);
     if (!status && s->desc.n_order) status = memoi_session_check_turn(s, before, error);
+    why = status ? NULL : memoi_session_check_masks(s);
+    if (why)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "memo_batch.states: %s", why);
     why = !status && s->states && !s->next_turn ? memoi_session_owes(s) : NULL;
     return why ? memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_begin: %s", why)
                : status;
@@ -12496,21 +12556,24 @@ MEMOI void memoi_timing_divide(const memo_session* s) {
     }
 }
 
-/* Seconds of a byte that the update uses; the median of the micro-batches that had one. */
+/* Seconds of a byte that the update uses; the median of the micro-batches that had one.  A step may
+ * leave layers out. */
 MEMOI double memoi_timing_update(const memo_session* s, int32_t n) {
-    double sums_s[MEMOI_SESSION_REPETITIONS], n_bytes = 0;
-    int32_t n_sums = 0;
+    double rates[MEMOI_SESSION_REPETITIONS];
+    int32_t n_rates = 0;
     if (!s->states) return 0;
     for (int32_t i = 0; i < n; i++) {
-        double sum_s = memoi_session_span(s, 0, MEMOI_SPAN_UPDATE_FIRST)[i] +
-                       memoi_session_span(s, 0, MEMOI_SPAN_UPDATE_LAST)[i];
-        for (int32_t layer = 0; layer < s->desc.n_layers; layer++)
-            sum_s += memoi_session_span(s, layer * s->n_slices, MEMOI_SPAN_UPDATE)[i];
-        if (sum_s > 0) sums_s[n_sums++] = sum_s;
+        double sum_s = 0, n_bytes = 0;
+        for (int32_t k = 0; k < s->states_desc.n_layers; k++) {
+            int32_t step;
+            const int32_t what = memoi_session_update_span(s, k, &step);
+            const double span_s = memoi_session_span(s, step, what)[i];
+            sum_s += span_s;
+            if (span_s > 0) n_bytes += memob_states_update_bytes(s->states, k);
+        }
+        if (n_bytes > 0) rates[n_rates++] = sum_s / n_bytes;
     }
-    for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++)
-        n_bytes += memob_states_update_bytes(s->states, layer);
-    return n_sums && n_bytes > 0 ? memoi_profile_median(sums_s, n_sums) / n_bytes : 0;
+    return n_rates ? memoi_profile_median(rates, n_rates) : 0;
 }
 
 /* The profile of a shape, from its spans. */

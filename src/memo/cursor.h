@@ -28,7 +28,7 @@ MEMOI void memoi_step_move(memob_step* step, int32_t item, int is_load, int* n_m
     if (is_load) memoi_step_put(step, item, step->desc.bytes[item].slot, 0);
     for (int k = 0; k < 2 && !sink->engine.status; k++) {
         const memob_item* of = &step->desc.items[item];
-        const memob_part part = {item, step->desc.bytes[item].slot, of->host, of->n_host};
+        const memob_part part = {item, step->desc.bytes[item].slot, of->host, of->n_host, 0};
         if (!has_file && k != is_load) continue;
         memoi_moves_item(sink, &step->desc.moves, kinds[is_load][k], &part);
         if (has_file && !sink->engine.status) memoi_sink_join(sink);
@@ -50,16 +50,17 @@ MEMOI void memoi_step_park(memob_step* step) {
 
 /* Leaves the phase for another; MEMOB_N_PHASES: for none. */
 MEMOI void memoi_step_jump(memob_step* step, int32_t phase) {
-    const uint8_t* takes = step->takes + (int64_t)phase * step->desc.n_items;
     memob_sink* sink = step->desc.sink;
     int n_moved = 0;
     memoi_step_park(step);
     for (int32_t i = 0; i < step->desc.n_items; i++)
-        if (step->there.lies[i] == MEMOB_IS_NEWER && takes[i] != MEMOB_IS_NEWER)
+        if (step->there.lies[i] == MEMOB_IS_NEWER &&
+            memoi_step_takes(step, phase, i) != MEMOB_IS_NEWER)
             memoi_step_move(step, i, 0, &n_moved);
     if (n_moved && !sink->engine.status) memoi_sink_join(sink); /* loads take their bytes */
     for (int32_t i = 0; i < step->desc.n_items; i++)
-        if (takes[i] && !step->there.lies[i]) memoi_step_move(step, i, 1, &n_moved);
+        if (memoi_step_takes(step, phase, i) && !step->there.lies[i])
+            memoi_step_move(step, i, 1, &n_moved);
     if (n_moved && !sink->engine.status) memoi_sink_join(sink);
 }
 
@@ -239,6 +240,8 @@ MEMOI memo_status memoi_step_begin_with(memob_step* step, memo_error* error) {
     memoi_step_find_lies(step);
     for (int32_t u = of->law.first_use[op->visit]; u < of->law.first_use[op->visit + 1]; u++) {
         const memob_use* use = &of->uses[u];
+        const int leaves = memoi_step_leaves(step, use->item);
+        if (leaves == MEMOB_LEAVES_ALL || (leaves && of->is_idle[u])) continue;
         if (use->how == MEMOB_USE_REWRITE && !use->is_on_host && !step->there.lies[use->item] &&
             step->desc.items[use->item].n_slots)
             memoi_step_move(step, use->item, 1, &n_moved);
@@ -253,11 +256,6 @@ MEMOI memo_status memoi_step_begin_with(memob_step* step, memo_error* error) {
 MEMOI memo_status memoi_step_pass(memob_step* step, memo_error* error) {
     const memo_status status = memoi_step_begin_with(step, error);
     return status ? status : memob_step_end(step, error);
-}
-
-/* The updates of all layers wait. */
-MEMOI void memoi_step_defer(memob_step* step) {
-    memset(step->there.pending, 1, (size_t)step->list.desc.n_layers + 2);
 }
 
 /* Between phases: the item is at home, and with `drops` nowhere else.  Streams may still move it.
@@ -302,6 +300,7 @@ MEMOI void memoi_step_drop_load(memob_step* step) {
     op = &law->ops[step->op];
     if (op->kind != MEMOB_OP_LOAD) return;
     for (int32_t k = op->first_part; k < op->first_part + op->n_parts; k++) {
+        if (memoi_moves_leave(step->there.leaves, op->kind, &law->parts[k])) continue;
         memoi_step_put(step, law->parts[k].item, law->parts[k].at, 0);
         step->there.lies[law->parts[k].item] = MEMOB_IS_AWAY;
     }

@@ -83,6 +83,7 @@ typedef struct memob_part {
     int32_t item;
     int64_t at, away; /* offsets in the nearer and the farther memory */
     int32_t n_host;   /* slots there */
+    int32_t is_idle;  /* 1: updates alone use the item from here to its next load; see >>step */
 } memob_part;
 
 typedef struct memob_op {

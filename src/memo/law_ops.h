@@ -27,7 +27,7 @@ MEMOI memob_op* memoi_law_add_op(memoi_maker* m, int32_t kind) {
 
 MEMOI void memoi_law_add_part(memoi_maker* m, memob_op* op, int32_t item, int64_t at, int64_t away,
                               int32_t n_host) {
-    const memob_part part = {item, at, away, n_host};
+    const memob_part part = {item, at, away, n_host, 0};
     MEMO_ASSERT(m->law->n_parts < m->parts_most); /* 1 */
     m->law->parts[m->law->n_parts++] = part;
     op->n_parts++;

@@ -6,6 +6,10 @@
  *
  * 1. Copies lie in the device's and the host's memory; writes and reads of the file in the file. */
 
+/* What a step leaves out of an item: nothing; its update, so what the update alone uses does not
+ * come, and nothing goes; all uses. */
+enum { MEMOB_LEAVES_NOTHING = 0, MEMOB_LEAVES_UPDATE, MEMOB_LEAVES_ALL };
+
 /* Bytes that one copy moves. */
 typedef struct memob_move {
     int64_t device, host; /* offsets, from the begin of the item's slots */
@@ -27,6 +31,7 @@ typedef struct memob_moves {
     const int64_t *device_at, *host_at; /* of each slot: its begin; NULL: pieces have it */
     const int64_t* file_at;             /* (n_items); -1: a function of the caller gives the item */
     int64_t n_rows;                     /* of this micro-batch */
+    const uint8_t* leaves;              /* (n_items): MEMOB_LEAVES_, of this step; NULL: nothing */
 } memob_moves;
 
 /* What a micro-batch of n_rows moves. */
@@ -38,6 +43,13 @@ MEMOI int64_t memoi_piece_bytes(const memob_move* piece, int64_t n_rows) {
 /* 1: a function of the caller gives the item, in place of the file. */
 MEMOI int memoi_moves_fetch(const memob_moves* moves, int32_t item) {
     return moves->file_at && moves->file_at[item] < 0;
+}
+
+/* 1: the step leaves this copy out. */
+MEMOI int memoi_moves_leave(const uint8_t* leaves, int32_t kind, const memob_part* part) {
+    const int of = leaves ? leaves[part->item] : (int)MEMOB_LEAVES_NOTHING;
+    const int brings = kind == MEMOB_OP_LOAD || kind == MEMOB_OP_READ;
+    return of == MEMOB_LEAVES_ALL || (of && (!brings || part->is_idle));
 }
 
 /* Enqueues a write or a read of an item, all of its rows. */
@@ -86,9 +98,11 @@ MEMOI void memoi_moves_item(memob_sink* sink, const memob_moves* moves, int32_t 
         memoi_moves_copy(&sink->engine, moves, kind, part);
 }
 
-/* 1: this micro-batch has bytes of the item. */
+/* 1: this micro-batch has bytes of the item, and moves them. */
 MEMOI int memoi_moves_have(const memob_sink* sink, const memob_moves* moves, int32_t kind,
-                           int32_t item) {
+                           const memob_part* part) {
+    const int32_t item = part->item;
+    if (memoi_moves_leave(moves->leaves, kind, part)) return 0;
     if (kind == MEMOB_OP_WRITE || kind == MEMOB_OP_READ) return moves->file_bytes[item] > 0;
     if (sink->clock) return moves->n_bytes[item] > 0;
     for (int32_t k = moves->first_piece[item]; k < moves->first_piece[item + 1]; k++)
@@ -102,10 +116,12 @@ MEMOI void memoi_moves_enqueue(memob_sink* sink, const memob_sink_law* of, const
                                const memob_op* op) {
     const memob_part *part = &of->law->parts[op->first_part], *end = part + op->n_parts;
     memob_sink_op as = MEMO_ZERO(memob_sink_op);
-    while (part < end && !memoi_moves_have(sink, moves, op->kind, part->item)) part++;
+    while (part < end && !memoi_moves_have(sink, moves, op->kind, part)) part++;
     if (part == end) return;
     memoi_sink_add(sink, &as, of, op);
     memoi_sink_begin(sink, &as);
-    for (; part < end; part++) memoi_moves_item(sink, moves, op->kind, part);
+    for (; part < end; part++)
+        if (!memoi_moves_leave(moves->leaves, op->kind, part))
+            memoi_moves_item(sink, moves, op->kind, part);
     memoi_sink_end(sink, &as);
 }

@@ -166,7 +166,7 @@ MEMOI void memoi_states_annotate(memob_states* states, int32_t layer) {
 /* Gradients of a new step begin at zero. */
 MEMOI void memoi_states_clear(memob_states* states, int32_t layer) {
     memob_engine* e = &states->sink.engine;
-    uint32_t fresh = states->sink.clock ? 0 : states->gradients;
+    uint32_t fresh = states->sink.clock ? 0 : states->gradients & states->masks[layer];
     MEMO_ASSERT(!states->layers[layer].has_gradients); /* 2 */
     for (; fresh && !e->status; fresh &= fresh - 1) {
         const int32_t s = __builtin_ctz(fresh);
@@ -230,7 +230,10 @@ MEMOI memo_status memoi_states_update(memob_states* states, memo_error* error) {
     const int on_host = states->updates != NULL, is_alone = step->phase == MEMOB_UPDATES;
     const int is_fused = !is_alone && memob_update_is_fused(states->update_at);
     memo_status status = MEMO_STATUS_OK;
-    if (!is_fused && !states->there.pending[layer]) return memoi_step_pass(step, error);
+    if (!(is_fused ? memoi_states_is_updated(states, layer) : states->there.pending[layer])) {
+        states->layers[layer].has_gradients = 0;
+        return memoi_step_pass(step, error);
+    }
 
     /* Updates on the host also use what the trainer has computed since the backward: a norm. */
     if (on_host) status = memoi_states_look(states, MEMOB_UPDATE, layer, 0);
@@ -267,6 +270,33 @@ MEMOI memo_status memoi_states_updates(memob_states* states, memo_error* error) 
 }
 
 /* --- a round --- */
+
+/* 1: both masks choose the same states.  b: NULL for all states. */
+MEMOI int memob_states_are_same(const memob_states* states, const uint32_t* a, const uint32_t* b) {
+    uint32_t others = 0;
+    for (int32_t l = 0; l < states->n_layers; l++)
+        others |= (a[l] ^ (b ? b[l] : ~0u)) & states->layers[l].has;
+    return !others;
+}
+
+/* What the rounds from now on use; masks: (n_layers), or NULL for all.  No layer is open, and no
+ * update waits. */
+MEMOI void memob_states_take_masks(memob_states* states, const uint32_t* masks) {
+    if (memob_states_are_same(states, states->masks, masks)) return;
+    MEMO_ASSERT(!states->is_running && !states->is_pending);
+    if (states->step) memoi_step_park(states->step); /* by what it has left out */
+    states->n_updating = 0;
+    for (int32_t l = 0; l < states->n_layers; l++) {
+        states->masks[l] = masks ? masks[l] : ~0u;
+        states->n_updating += memoi_states_is_updated(states, l);
+        for (int32_t s = 0; s < states->n_states; s++) {
+            uint8_t* leaves = &states->there.leaves[l * states->n_states + s];
+            *leaves =
+                memoi_states_is_updated(states, l) ? MEMOB_LEAVES_NOTHING : MEMOB_LEAVES_UPDATE;
+            if (!(states->masks[l] >> s & 1)) *leaves = MEMOB_LEAVES_ALL;
+        }
+    }
+}
 
 /* Begins a round: a micro-batch, or all turns of an order.  Fetches what its first layers need.
  * rows: NULL, or the law of those that move in it.  is_last: the update comes behind it, or in it.
@@ -396,11 +426,17 @@ MEMOI memo_status memob_states_end_turn(memob_states* states, int32_t turn, memo
 
 /* --- a step --- */
 
+/* The updates of the step's layers wait. */
+MEMOI void memoi_states_wait(memob_states* states) {
+    for (int32_t l = 0; l < states->n_layers; l++)
+        states->there.pending[l] = (char)memoi_states_is_updated(states, l);
+}
+
 /* Instead of an update: each layer is updated before its next forward. */
 MEMOI void memob_states_defer(memob_states* states) {
     MEMO_ASSERT(states->update_at == MEMO_UPDATE_DEFERRED && !states->is_pending);
-    memoi_step_defer(states->step);
-    states->is_pending = 1;
+    memoi_states_wait(states);
+    states->is_pending = states->n_updating > 0;
     states->is_due = states->round = 0;
 }
 
@@ -409,7 +445,7 @@ MEMOI memo_status memob_states_update_all(memob_states* states, memo_error* erro
     memo_status status;
     MEMO_ASSERT(!states->is_running);
     if (!states->step) states->step = states->steps;
-    if (!states->is_pending) memoi_step_defer(states->step);
+    if (!states->is_pending) memoi_states_wait(states);
     states->is_running = 1;
     states->n_updates = 0;
     status = memob_step_go(states->step, MEMOB_UPDATES, NULL, error);
@@ -430,7 +466,7 @@ MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) 
     const int is_updating = step && step->n_open && memoi_states_shows(states, MEMOB_UPDATE);
     const int is_whole = step && step->phase != MEMOB_UPDATES && !is_updating &&
                          states->update_at == MEMO_UPDATE_DEFERRED &&
-                         states->n_updates == states->n_layers;
+                         states->n_updates == states->n_updating;
     const int32_t n_updates = states->is_running && !is_whole ? states->n_updates : 0;
 
     /* No layer is open, and gradients wait for pending updates alone. */
@@ -451,7 +487,7 @@ MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) 
     return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                           "the update has changed %d of %d layers; set the states of all layers "
                           "again",
-                          (int)n_updates, (int)states->n_layers);
+                          (int)n_updates, (int)states->n_updating);
 }
 
 /* Forgets what lies on the device, as in a new engine.  All that was enqueued is over. */

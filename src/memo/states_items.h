@@ -10,19 +10,28 @@
  *
  * 1. No two layers that one visit uses have the same place. */
 
-/* The states of a layer that a pass uses on the device, wherever they lie. */
-MEMOI uint32_t memob_states_used(const memob_states* states, int32_t pass, int32_t layer) {
+/* The states of a layer that a pass uses on the device, wherever they lie.  is_alone: of a forward
+ * of no backward. */
+MEMOI uint32_t memoi_states_used(const memob_states* states, int32_t pass, int32_t layer,
+                                 int is_alone) {
     uint32_t used = states->used_by[pass];
+    if (is_alone && pass == MEMOB_FORWARD) used |= states->alone;
     if (pass == MEMOB_BACKWARD && layer == states->n_layers - 1) /* with its forward */
         used |= states->used_by[MEMOB_FORWARD];
     if (pass == MEMOB_UPDATE && states->updates) return 0;
     return used & states->layers[layer].has;
 }
 
-/* Those of them that are streamed. */
-MEMOI uint32_t memob_states_needs(const memob_states* states, int32_t pass, int32_t layer) {
-    return memob_states_used(states, pass, layer) & states->layers[layer].streamed &
-           ~states->hosted;
+/* The same of a visit that is open, in this step. */
+MEMOI uint32_t memob_states_used(const memob_states* states, int32_t pass, int32_t layer) {
+    const int is_alone = states->is_running && states->is_forward_only;
+    return memoi_states_used(states, pass, layer, is_alone) & states->masks[layer];
+}
+
+/* 1: this step updates the layer: it uses a gradient of it, or the layer never has one. */
+MEMOI int memoi_states_is_updated(const memob_states* states, int32_t layer) {
+    const uint32_t gradients = states->layers[layer].has & states->gradients;
+    return !gradients || gradients & states->masks[layer];
 }
 
 /* The bytes of items on the device (tier 0) or the host (1) as slots, each of which is of the same
@@ -71,7 +80,8 @@ MEMOI memo_status memoi_states_find_moves(memob_states* states, memo_error* erro
                                NULL,
                                NULL,
                                file_at,
-                               0};
+                               0,
+                               states->there.leaves};
     if (arrays->failed) return memob_no_memory(error, "the bytes of states");
 
     states->moves = moves;
@@ -119,6 +129,7 @@ MEMOI memo_status memob_states_make_items(memob_states* states, memo_error* erro
     states->there.lies = MEMOB_ARRAY(arrays, uint8_t, n_items);
     states->there.in_slot = MEMOB_ARRAY(arrays, int32_t, states->n_slots[0]);
     states->there.pending = MEMOB_ARRAY(arrays, char, states->n_layers);
+    states->there.leaves = MEMOB_ARRAY(arrays, uint8_t, n_items);
     if (arrays->failed) return memob_no_memory(error, "the items of states");
     return memoi_states_find_moves(states, error);
 }
@@ -130,9 +141,10 @@ MEMOI void memoi_states_use(const memob_states* states, const memob_list* list, 
                             int32_t layer, int begins, memob_use* uses, int32_t* n_uses) {
     const memob_visit* visit = &list->visits[k];
     const int32_t pass = visit->pass;
-    uint32_t used = visit->on_host
-                        ? states->used_by[pass] & states->layers[layer].streamed & ~states->hosted
-                        : memob_states_needs(states, pass, layer);
+    const int is_alone = k >= list->begin[MEMOB_EVALUATION] && k < list->end[MEMOB_EVALUATION];
+    uint32_t used =
+        visit->on_host ? states->used_by[pass] : memoi_states_used(states, pass, layer, is_alone);
+    used &= states->layers[layer].streamed & ~states->hosted;
     for (; used; used &= used - 1) {
         const int32_t s = __builtin_ctz(used), item = layer * states->n_states + s;
         const int is_gradient = (int)(states->gradients >> s & 1);

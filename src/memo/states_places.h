@@ -93,6 +93,7 @@ typedef struct memob_states {
     uint32_t gradients, updated;      /* which states they are */
     uint32_t made;                    /* the update writes all their bytes */
     uint32_t fetched;                 /* the caller's function gives them */
+    uint32_t alone;                   /* a forward of no backward reads them, too */
     uint32_t used_by[MEMOB_N_PASSES]; /* (memob_pass): which states each pass uses, and gradients */
     uint32_t hosted;                  /* those that never leave the host */
     memob_states_trainer trainer;
@@ -118,12 +119,15 @@ typedef struct memob_states {
     int32_t n_updates;                 /* begun in it, or in the latest updates alone */
     int32_t is_due, is_pending; /* the update comes next; updates are deferred, none has begun */
     int32_t is_filling;         /* the update fills states, and may leave bytes as they are */
+    uint32_t* masks;            /* (n_layers): the states that this step uses */
+    int32_t n_updating;         /* layers that it updates */
     int64_t n_unseen;           /* updates since all streams were synchronized without an error */
 } memob_states;
 
 /* Are these the uses of a state? */
 MEMOI int memoi_states_are_uses(uint32_t uses) {
     const uint32_t frozen = MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD;
+    if (uses & MEMO_STATE_ALONE) uses = (uses & ~(uint32_t)MEMO_STATE_ALONE) | MEMO_STATE_FORWARD;
     if (uses & MEMO_STATE_UPDATE)
         uses &= ~(uint32_t)MEMO_STATE_MADE;
     else if (uses & frozen)
@@ -145,9 +149,9 @@ MEMOI memo_status memoi_states_check_desc(const memob_states_desc* desc, memo_er
         if (!memoi_states_are_uses(state->uses))
             return MEMOB_INVALID(error,
                                  "memo_session_desc.states[%d].uses: %u; a sum of "
-                                 "MEMO_STATE_FORWARD, _BACKWARD and _UPDATE, with _UPDATE also "
-                                 "_MADE, without it also _FETCHED, or MEMO_STATE_GRADIENT alone, "
-                                 "is valid",
+                                 "MEMO_STATE_FORWARD, _BACKWARD, _ALONE and _UPDATE, with _UPDATE "
+                                 "also _MADE, without it also _FETCHED, or MEMO_STATE_GRADIENT "
+                                 "and no other, is valid",
                                  (int)i, (unsigned)state->uses);
     }
     return MEMO_STATUS_OK;
@@ -171,8 +175,9 @@ MEMOI memob_state_bytes* memoi_states_bytes(const memob_states* states, int32_t 
 
 MEMOI memo_owner memoi_states_owner(const memo_state* state) {
     if (state->uses & MEMO_STATE_GRADIENT) return MEMO_OWNER_GRADIENTS;
-    return state->uses & (MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD) ? MEMO_OWNER_WEIGHTS
-                                                                    : MEMO_OWNER_OPTIMIZER;
+    return state->uses & (MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD | MEMO_STATE_ALONE)
+               ? MEMO_OWNER_WEIGHTS
+               : MEMO_OWNER_OPTIMIZER;
 }
 
 /* 1: states pass through windows on the host: spilled or FETCHED ones. */
@@ -285,6 +290,7 @@ MEMOI void memoi_states_take_table(memob_states* states, const memob_states_desc
         if (state->uses & MEMO_STATE_UPDATE) states->updated |= 1u << s;
         if (state->uses & MEMO_STATE_MADE) states->made |= 1u << s;
         if (state->uses & MEMO_STATE_FETCHED) states->fetched |= 1u << s;
+        if (state->uses & MEMO_STATE_ALONE) states->alone |= 1u << s;
         for (int32_t l = 0; l < desc->n_layers && state->size_bytes; l++)
             if (!state->kinds || state->kinds >> (desc->layer_kinds ? desc->layer_kinds[l] : 0) & 1)
                 states->layers[l].has |= 1u << s;
@@ -313,11 +319,14 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     states->n_chunks = (int32_t)memob_max(desc->n_chunks, 1);
     states->turns = MEMOB_ARRAY(&e->arrays, int32_t, states->n_turns);
     states->layers = MEMOB_ARRAY(&e->arrays, memob_states_layer, desc->n_layers);
+    states->masks = MEMOB_ARRAY(&e->arrays, uint32_t, desc->n_layers);
     states->bytes =
         MEMOB_ARRAY(&e->arrays, memob_state_bytes, (int64_t)desc->n_layers * desc->n_states);
     if (on_host) states->updates = MEMOB_ARRAY(&e->arrays, memob_states_update, desc->n_layers);
     if (e->arrays.failed) return memob_no_memory(error, "the places of states");
     for (int32_t k = 0; k < states->n_turns; k++) states->turns[k] = desc->turns[k];
+    for (int32_t l = 0; l < desc->n_layers; l++) states->masks[l] = ~0u;
+    states->n_updating = desc->n_layers;
 
     memoi_states_take_table(states, desc);
     if (on_host) {

@@ -15,6 +15,9 @@
  * What lies on the device follows from what a phase takes and the operations since, so nobody
  * keeps owners.
  *
+ * A step may leave items out, or their updates.  It goes by the same law, without the copies of
+ * these items.  Another choice of items is a jump.
+ *
  * Two laws.  States live from step to step, and have the law of a step.  Rows live in a round, and
  * have the law of a round, in two tables: forwards alone, and all visits.  They share no byte.  A
  * visit of both is one operation.  Behind it come the copies of both: stores, then loads, those
@@ -27,7 +30,13 @@
  * 4. What was played was begun. */
 
 /* Where the value of an item is. */
-enum { MEMOB_IS_AWAY = 0, MEMOB_IS_THERE, MEMOB_IS_NEWER /* there than at home */ };
+enum {
+    MEMOB_IS_AWAY = 0,
+    MEMOB_IS_THERE,
+    MEMOB_IS_NEWER, /* there than at home */
+    /* With one of these, where a phase takes it: for updates alone, or for a store behind one. */
+    MEMOB_IS_IDLE = 4
+};
 
 /* A state of a layer. */
 typedef struct memob_state_bytes {
@@ -42,6 +51,7 @@ typedef struct memob_there {
     uint8_t* lies;    /* (n_items) */
     int32_t* in_slot; /* (slots of the device): 1 + the item there */
     char* pending;    /* (layers): the layer's update waits */
+    uint8_t* leaves;  /* (n_items): MEMOB_LEAVES_, of this step; NULL: nothing */
 } memob_there;
 
 /* How long visits wait for copies, if that is measured. */
@@ -79,6 +89,7 @@ typedef struct memob_step_law {
     memob_law law;
     memob_sink_law of; /* the same, for a sink */
     memob_use* uses;   /* their visits count from first_visit of the list */
+    char* is_idle;     /* of each use: updates alone use the item behind it, to its next load */
     int32_t first_visit, list;
 } memob_step_law;
 
@@ -126,6 +137,19 @@ MEMOI void memoi_step_put(memob_step* step, int32_t item, int64_t at, int is_new
         step->there.lies[item] = is_newer ? MEMOB_IS_NEWER : MEMOB_IS_THERE;
 }
 
+MEMOI int memoi_step_leaves(const memob_step* step, int32_t item) {
+    return step->there.leaves ? step->there.leaves[item] : (int)MEMOB_LEAVES_NOTHING;
+}
+
+/* What a phase takes of an item in this step: MEMOB_IS_. */
+MEMOI int memoi_step_takes(const memob_step* step, int32_t phase, int32_t item) {
+    const int takes = step->takes[(int64_t)phase * step->desc.n_items + item];
+    const int leaves = memoi_step_leaves(step, item);
+    if (!leaves) return takes & ~MEMOB_IS_IDLE;
+    if (leaves == MEMOB_LEAVES_ALL || takes & MEMOB_IS_IDLE) return MEMOB_IS_AWAY;
+    return (int)memob_min(takes, MEMOB_IS_THERE);
+}
+
 /* What an operation leaves. */
 MEMOI void memoi_step_play(memob_step* step, const memob_step_law* of, const memob_op* op) {
     const memob_law* law = &of->law;
@@ -133,6 +157,7 @@ MEMOI void memoi_step_play(memob_step* step, const memob_step_law* of, const mem
     for (int32_t k = op->first_part; k < op->first_part + op->n_parts; k++) {
         const int32_t item = law->parts[k].item;
         const int32_t stores = step->desc.items[item].file < 0 ? MEMOB_OP_STORE : MEMOB_OP_WRITE;
+        if (memoi_moves_leave(step->there.leaves, op->kind, &law->parts[k])) continue;
         if (op->kind == MEMOB_OP_LOAD) memoi_step_put(step, item, law->parts[k].at, 0);
         if (op->kind == stores && step->there.lies[item]) step->there.lies[item] = MEMOB_IS_THERE;
     }
@@ -140,7 +165,9 @@ MEMOI void memoi_step_play(memob_step* step, const memob_step_law* of, const mem
     is_update = step->list.visits[of->first_visit + op->visit].pass == MEMOB_UPDATE;
     for (int32_t u = law->first_use[op->visit]; u < law->first_use[op->visit + 1]; u++) {
         const memob_use* use = &of->uses[u];
+        const int leaves = memoi_step_leaves(step, use->item);
         if (!step->desc.items[use->item].n_slots) continue;
+        if (leaves == MEMOB_LEAVES_ALL || (leaves && is_update)) continue;
         if (use->is_on_host)
             step->there.lies[use->item] = MEMOB_IS_AWAY; /* it is older */
         else
@@ -164,7 +191,7 @@ MEMOI void memoi_step_find_lies(memob_step* step) {
     if (step->played < 0) {
         memoi_step_clear(step);
         for (int32_t i = 0; i < step->desc.n_items; i++) {
-            const int takes = step->takes[(int64_t)step->phase * step->desc.n_items + i];
+            const int takes = memoi_step_takes(step, step->phase, i);
             if (takes) memoi_step_put(step, i, step->desc.bytes[i].slot, takes == MEMOB_IS_NEWER);
         }
         step->played = step->begin[step->phase];
@@ -182,7 +209,8 @@ MEMOI void memoi_step_take(memob_step* step, const memob_step_law* of, int32_t k
     const memob_op* op = &of->law.ops[k];
     for (int32_t p = op->first_part; p < op->first_part + op->n_parts; p++) {
         const int32_t item = of->law.parts[p].item;
-        if (op->kind == MEMOB_OP_STORE && !known[item]) takes[item] = lies[item];
+        if (op->kind == MEMOB_OP_STORE && !known[item])
+            takes[item] = lies[item] | (of->law.parts[p].is_idle ? MEMOB_IS_IDLE : 0);
         if (op->kind == MEMOB_OP_STORE || op->kind == MEMOB_OP_LOAD) known[item] = 1;
     }
     if (op->kind != MEMOB_OP_VISIT) return;
@@ -190,7 +218,8 @@ MEMOI void memoi_step_take(memob_step* step, const memob_step_law* of, int32_t k
         const memob_use* use = &of->uses[u];
         if (!step->desc.items[use->item].n_slots || known[use->item]) continue;
         known[use->item] = 1;
-        if (!use->is_on_host && use->how != MEMOB_USE_WRITE) takes[use->item] = lies[use->item];
+        if (!use->is_on_host && use->how != MEMOB_USE_WRITE)
+            takes[use->item] = lies[use->item] | (of->is_idle[u] ? MEMOB_IS_IDLE : 0);
         MEMO_ASSERT(use->is_on_host || !memoi_use_reads(use->how) || takes[use->item]); /* 1 */
     }
 }
@@ -231,6 +260,32 @@ MEMOI void memoi_step_read_all(const memob_step* step, memob_law_desc* desc, mem
     }
 }
 
+/* Goes back through the operations of the law that run, and marks behind which ones updates alone
+ * use an item.  n_visits: of the list.  idle: (2 n_items), of what follows, for the item, and for
+ * its next load. */
+MEMOI void memoi_step_find_idle(memob_step* step, memob_step_law* of, int32_t n_visits,
+                                char* idle) {
+    const int64_t n = step->desc.n_items;
+    for (int32_t k = of->law.begin[of->list + 1] - 1; k >= of->law.begin[of->list]; k--) {
+        const memob_op* op = &of->law.ops[k];
+        const int32_t v = op->visit;
+        int is_update;
+        for (int32_t p = op->first_part; p < op->first_part + op->n_parts; p++) {
+            memob_part* part = &of->law.parts[p];
+            part->is_idle = idle[part->item + n * (op->kind == MEMOB_OP_READ)];
+            if (op->kind != MEMOB_OP_LOAD) continue;
+            idle[part->item + n] = (char)part->is_idle;
+            idle[part->item] = 1;
+        }
+        if (op->kind != MEMOB_OP_VISIT) continue;
+        is_update = v < n_visits && step->list.visits[of->first_visit + v].pass == MEMOB_UPDATE;
+        for (int32_t u = of->law.first_use[v]; u < of->law.first_use[v + 1]; u++) {
+            of->is_idle[u] = (char)(is_update && idle[of->uses[u].item]);
+            if (!is_update) idle[of->uses[u].item] = 0;
+        }
+    }
+}
+
 /* The law of visits [begin, end) of the list: of three steps in a row, of which the second is
  * behind one and in front of one; or of a phase beside the step. */
 MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t end, int is_beside,
@@ -240,12 +295,14 @@ MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t e
     char* on_host = MEMOB_ARRAY(&step->arrays, char, end - begin + d->n_items);
     int32_t* n_spread = MEMOB_ARRAY(&step->arrays, int32_t, end - begin + d->n_items);
     char* counts = MEMOB_ARRAY(&step->arrays, char, end - begin + d->n_items);
+    char* idle = MEMOB_ARRAY(&step->arrays, char, 2 * (int64_t)d->n_items);
     memob_law_desc desc;
     memo_status status;
     memset(&desc, 0, sizeof desc);
     of->first_visit = begin;
     of->list = !is_beside;
     of->uses = MEMOB_ARRAY(&step->arrays, memob_use, d->n_uses + d->n_items);
+    of->is_idle = MEMOB_ARRAY(&step->arrays, char, d->n_uses + d->n_items);
     if (step->arrays.failed) return memob_no_memory(error, "the laws of a step");
 
     for (int32_t u = 0; u < d->n_uses; u++) {
@@ -271,6 +328,8 @@ MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t e
     desc.counts = counts;
     memcpy(desc.n_slots, d->n_slots, sizeof desc.n_slots);
     status = memob_law_make(&desc, &of->law, error);
+    for (int k = 0; k <= of->list && !status && !d->sink->clock; k++) /* the step follows itself */
+        memoi_step_find_idle(step, of, end - begin, idle);
     if (!status) status = memoi_law_join_cells(&of->law, error);
     of->of.law = &of->law;
     if (!status && d->sink->clock)

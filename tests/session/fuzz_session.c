@@ -23,7 +23,7 @@
 #include "trainer.h"
 #include "fuzz.h"
 
-enum { ROWS = 40, CALLS_MAX = 14 };
+enum { ROWS = 40, CALLS_MAX = 14, MASKS = 3 };
 
 typedef enum call_kind {
     RUN,
@@ -45,6 +45,7 @@ typedef struct call {
     memo_batch batch;
     uint64_t key;         /* of the values and bytes that it gives */
     int has_values;       /* the batch gives a rate */
+    int32_t masks;        /* which of the choices of states, or as the step has; -1: all states */
     int32_t layer, state; /* also where a function fails */
     int64_t offset, n_bytes;
     int32_t fails_in; /* a memo_pass, _AFTER: the update; -1: nowhere */
@@ -62,11 +63,16 @@ static struct {
     int has_error; /* of a call that has no status */
     int32_t turn;  /* the next; above 0: micro-batches are in flight */
     memo_batch batch;
+    const uint32_t* masks; /* of the step */
     const call* now;
     int has_struck;       /* a function of the trainer has failed in this call */
     memo_faults* faults;  /* NULL: none */
     int is_timed, n_told; /* n_told: calls that have failed by a fault */
 } at;
+
+/* Choices of the states that a step uses; the first: all. */
+static uint32_t choices[MASKS][T_LAYERS_MAX + 2];
+static int has_choices;
 
 /* --- the functions of the trainer --- */
 
@@ -143,6 +149,16 @@ static void draw_trainer(trainer* t) {
             d->update_on = MEMO_UPDATE_PLANNED;
         }
     }
+    if (memo_test_int(0, 2) == 0) t->states[S_MOMENTS].uses |= MEMO_STATE_ALONE;
+    if (memo_test_int(0, 2) == 0) t->states[S_FROZEN].uses = MEMO_STATE_ALONE;
+    has_choices = (int)memo_test_int(0, 1);
+    for (int k = 0; k < MASKS; k++)
+        for (int l = 0; l < T_LAYERS_MAX + 2; l++) {
+            uint32_t out = memo_test_int(0, 1) ? 1u << memo_test_int(0, T_N_STATES - 1) : 0;
+            if (memo_test_int(0, 2) == 0)
+                out |= 1u << S_GRADIENTS | 1u << S_FIRST_GRADIENTS | 1u << S_LAST_GRADIENTS;
+            choices[k][l] = k ? ~out : ~0u;
+        }
     if (memo_test_int(0, 1)) d->update_may &= ~MEMO_MAY_NOT_PASS;
     d->forward = failing_forward;
     d->backward = failing_backward;
@@ -163,6 +179,7 @@ static void draw_call(const trainer* t, call* c) {
     if (c->what == LOOK) c->batch.is_forward_only = 1;
     if (c->how % 3 == 0) c->batch.n_rows = memo_test_int(1, ROWS); /* at times too many */
     c->batch.more_follow = (int32_t)memo_test_int(0, 2) == 0;
+    c->masks = has_choices ? (int32_t)memo_test_int(-1, MASKS - 1) : -1;
     c->layer = (int32_t)memo_test_int(-1, t->desc.n_layers);
     c->state = (int32_t)memo_test_int(0, T_N_STATES - 1);
     const int64_t n = t->states[c->state].size_bytes;
@@ -196,8 +213,20 @@ static int is_batch(const trainer* t, const memo_batch* b) {
     if (!has_turns(t, b)) return 1;
     return !b->is_forward_only && !memcmp(&b->turn, due, sizeof *due);
 }
+/* All micro-batches of a step use the same states. */
+static int is_masks(const trainer* t, const memo_batch* b) {
+    if (!t->desc.n_states) return !b->states;
+    if (is_forward_only(t, b) || !(at.has_part || at.turn)) return 1;
+    for (int32_t l = MEMO_LAYER_FIRST; l <= t->desc.n_layers; l++)
+        for (int32_t i = 0; i < t->desc.n_states; i++)
+            if (t_has(t, l, i) &&
+                ((b->states ? b->states[l + 1] : ~0u) ^ (at.masks ? at.masks[l + 1] : ~0u)) >> i &
+                    1)
+                return 0;
+    return 1;
+}
 static int run_is_legal(const trainer* t, const memo_batch* b) {
-    if (!is_batch(t, b)) return 0;
+    if (!is_batch(t, b) || !is_masks(t, b)) return 0;
     return at.turn || !t->desc.n_states || (!at.is_over && (!at.is_again || is_forward_only(t, b)));
 }
 static int may_fuse(const trainer* t) { return (t->desc.update_may & MEMO_MAY_FUSE) != 0; }
@@ -311,6 +340,7 @@ static void run_turn(trainer* t, memo_session* s, memo_batch batch) {
         synchronize(t);
         at.sums = t->sums;
         if (legal) at.batch = batch;
+        if (legal && !is_forward_only(t, &batch)) at.masks = batch.states;
     }
     if (legal && batch.values) at.rate = *(const uint64_t*)batch.values;
     if (!is_done(t, memo_session_run(s, &batch, &error), legal)) {
@@ -327,6 +357,7 @@ static void run_turn(trainer* t, memo_session* s, memo_batch batch) {
         if (at.turn) return;
     }
     const int is_one = t->shapes[batch.shape].is_forward_only;
+    t->masks = batch.states;
     t_run_plain_call(t, &at.plain, is_one ? 1 : t_n_in_call(t, s), rows_of(t, &batch),
                      is_forward_only(t, &batch));
     if (is_forward_only(t, &batch)) return;
@@ -334,9 +365,17 @@ static void run_turn(trainer* t, memo_session* s, memo_batch batch) {
     at.is_over = !batch.more_follow && t->desc.n_states;
 }
 
+/* The states of a micro-batch: mostly those of its step. */
+static const uint32_t* choose(const trainer* t, const call* c) {
+    if ((at.has_part || at.turn) && c->how % 4 && c->what != LOOK) return at.masks;
+    if (!t->desc.n_states && c->how % 4) return NULL;
+    return c->masks < 0 ? NULL : choices[c->masks];
+}
+
 static void run_batch(trainer* t, memo_session* s, const call* c) {
     memo_batch batch = c->batch;
     if (c->has_values) batch.values = &c->key, batch.values_bytes = sizeof c->key;
+    batch.states = choose(t, c);
     if (at.turn && c->how % 4) /* of the same micro-batches */
         batch.shape = at.batch.shape, batch.n_rows = at.batch.n_rows,
         batch.more_follow = at.batch.more_follow;
@@ -359,6 +398,7 @@ static void run_pieces(trainer* t, memo_session* s, const call* c) {
     if (has_turns(t, &batch)) batch.turn = t->order[at.turn];
     if (at.turn) batch.shape = at.batch.shape, batch.n_rows = at.batch.n_rows;
     if (at.turn) batch.more_follow = at.batch.more_follow;
+    batch.states = choose(t, c);
     const int legal = run_is_legal(t, &batch);
     if (!at.turn) {
         synchronize(t);
@@ -396,6 +436,7 @@ static void update(trainer* t, memo_session* s, const call* c) {
         if (t->desc.update_on == MEMO_UPDATE_HOST) t->rate = 0;
     }
     const memo_status status = memo_session_update(s, &error);
+    t->masks = at.masks;
     if (legal) t_update_plain(t, &at.plain);
     if (is_done(t, status, legal))
         at.is_over = at.has_part = at.has_given_rate = 0;
@@ -524,7 +565,7 @@ static int fits(const memo_step_plan* plan) {
 }
 
 static void make_calls(trainer* t, memo_session* s, const call* calls, int n) {
-    const call rest = {.what = RUN, .batch = at.batch, .fails_in = -1};
+    const call rest = {.what = RUN, .how = 2, .masks = -1, .batch = at.batch, .fails_in = -1};
     const call last = {.what = UPDATE, .fails_in = -1};
     static state_words words;
     for (int k = 0; k < n && !memo_test.failures; k++) make_call(t, s, &calls[k]);
@@ -794,12 +835,13 @@ static void show(const trainer* t, const budget* b, const call* calls, int n) {
            b->on_stream ? ", a stream" : "", b->is_checked ? ", checked" : "",
            (long long)b->failing_call);
     for (int k = 0; k < n; k++)
-        printf("# %2d %s: how %d, shape %d, rows %lld, more %d, layer %d, state %d, bytes %lld "
-               "from %lld, fails in pass %d\n",
-               k, names[calls[k].what], (int)calls[k].how, (int)calls[k].batch.shape,
-               (long long)calls[k].batch.n_rows, (int)calls[k].batch.more_follow,
-               (int)calls[k].layer, (int)calls[k].state, (long long)calls[k].n_bytes,
-               (long long)calls[k].offset, (int)calls[k].fails_in);
+        printf(
+            "# %2d %s: how %d, shape %d, rows %lld, masks %d, more %d, layer %d, state %d, bytes "
+            "%lld from %lld, fails in pass %d\n",
+            k, names[calls[k].what], (int)calls[k].how, (int)calls[k].batch.shape,
+            (long long)calls[k].batch.n_rows, (int)calls[k].masks, (int)calls[k].batch.more_follow,
+            (int)calls[k].layer, (int)calls[k].state, (long long)calls[k].n_bytes,
+            (long long)calls[k].offset, (int)calls[k].fails_in);
 }
 
 static void fuzz_session(const uint8_t* data, size_t size) {

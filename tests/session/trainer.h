@@ -91,9 +91,11 @@ typedef struct trainer {
     memo_turn order[T_IN_FLIGHT_MAX * 2 * T_LAYERS_MAX];
     t_sums sums, plain_sums;
     int32_t n_recomputed, n_updates;
-    int32_t waits;  /* 1: in each pass, so that late rows are the same in every run */
-    int64_t number; /* of the call's first micro-batch: each has other rows */
-    uint64_t rate;  /* of this step; on the host: not used */
+    int32_t waits;         /* 1: in each pass, so that late rows are the same in every run */
+    int64_t number;        /* of the call's first micro-batch: each has other rows */
+    uint64_t rate;         /* of this step; on the host: not used */
+    const uint32_t* masks; /* (n_layers + 2): states of the plain trainer's step; NULL: all */
+    int plain_is_alone;    /* it runs a forward of no backward */
     enum t_mistake mistake;
 } trainer;
 
@@ -110,6 +112,7 @@ enum { T_FORWARD, T_EXPERTS, T_BACKWARD, T_RECOMPUTE, T_UPDATE, T_UPDATE_HOST };
 typedef struct t_job {
     t_sums* sums;
     int32_t what, layer, n_layers, has_experts, mistake;
+    int32_t is_alone;               /* a forward of no backward */
     int64_t begin, end, n_rows;     /* a slice of the rows of the micro-batch */
     int64_t number;                 /* of the micro-batch */
     int32_t tensor;                 /* to recompute */
@@ -134,7 +137,8 @@ static uint64_t t_mix_state(const t_job* j, int32_t state, uint64_t h) {
     return t_mix_words(h, j->states[state], j->n_words[state]);
 }
 static uint64_t t_mix_weights(const t_job* j, uint64_t h) {
-    return t_mix_state(j, S_FROZEN, t_mix_state(j, S_WEIGHTS, h + (uint64_t)j->layer));
+    h = t_mix_state(j, S_FROZEN, t_mix_state(j, S_WEIGHTS, h + (uint64_t)j->layer));
+    return j->is_alone ? t_mix_state(j, S_MOMENTS, h) : h;
 }
 
 /* Linear in h, so that slices add up. */
@@ -295,6 +299,11 @@ static int t_has(const trainer* t, int32_t layer, int32_t state) {
     return layer >= 0 && layer < t->desc.n_layers && (!kinds || kinds >> t->kinds[layer] & 1);
 }
 
+/* The step of the plain trainer uses the state. */
+static int t_is_used(const trainer* t, int32_t layer, int32_t state) {
+    return t_has(t, layer, state) && (!t->masks || t->masks[layer + 1] >> state & 1);
+}
+
 /* A job without rows, with the states that it uses: of a session, on the host, or of plain arrays. */
 static t_job t_job_of_states(trainer* t, int32_t what, int32_t layer, const memo_session* s,
                              t_plain* plain, void* const* on_host) {
@@ -307,6 +316,8 @@ static t_job t_job_of_states(trainer* t, int32_t what, int32_t layer, const memo
     const int32_t n = t->desc.n_layers;
     t_job j = {.sums = plain ? &t->plain_sums : &t->sums, .what = what, .layer = layer};
     j.n_layers = n;
+    j.is_alone = what <= T_EXPERTS &&
+                 (plain ? t->plain_is_alone : s && memo_session_get_batch(s).is_forward_only);
     j.has_experts = t->desc.n_tensors > T_EXPERT;
     j.mistake = plain ? T_RIGHT : (int32_t)t->mistake;
     for (int32_t i = 0; i < t->desc.n_states; i++) {
@@ -315,11 +326,13 @@ static t_job t_job_of_states(trainer* t, int32_t what, int32_t layer, const memo
         const int32_t of = is_first ? MEMO_LAYER_FIRST : is_last ? n : layer;
         j.n_words[i] = t->states[i].size_bytes / 8;
         if (t->states[i].uses & MEMO_STATE_MADE) j.made |= 1u << i;
-        if (!(t->states[i].uses & used[what]) || (is_first && layer) ||
-            (is_last && (what != T_BACKWARD || layer < n - 1)))
+        if (!(t->states[i].uses & (used[what] | (j.is_alone ? MEMO_STATE_ALONE : 0u))) ||
+            (is_first && layer) || (is_last && (what != T_BACKWARD || layer < n - 1)))
             continue;
         if (plain)
-            j.states[i] = t_has(t, of, i) ? plain->states[of + 1][i] : NULL;
+            j.states[i] = (what == T_UPDATE_HOST ? t_has : t_is_used)(t, of, i)
+                              ? plain->states[of + 1][i]
+                              : NULL;
         else if (on_host)
             j.states[i] = (uint64_t*)on_host[i];
         else
@@ -581,6 +594,7 @@ static MEMO_UNUSED int32_t t_n_in_call(const trainer* t, const memo_session* s) 
 static MEMO_UNUSED void t_run_plain(trainer* t, t_plain* plain, int64_t n_rows,
                                     int is_forward_only) {
     const int32_t n = t->desc.n_layers;
+    t->plain_is_alone = is_forward_only;
     for (int32_t k = 0; k < (is_forward_only ? n : 2 * n); k++) {
         const int32_t layer = k < n ? k : 2 * n - 1 - k;
         t_job j = t_job_of_states(t, k < n ? T_FORWARD : T_BACKWARD, layer, NULL, plain, NULL);
@@ -610,10 +624,24 @@ static MEMO_UNUSED void t_drop_gradients(trainer* t, t_plain* plain) {
                 memset(plain->states[layer][i], 0, sizeof plain->states[layer][i]);
 }
 
+/* The step has a gradient of the layer, or the layer never has one. */
+static int t_is_updated(const trainer* t, int32_t layer) {
+    int has = 0;
+    for (int32_t i = 0; i < t->desc.n_states; i++) {
+        if (t->states[i].uses != MEMO_STATE_GRADIENT) continue;
+        if (t_is_used(t, layer, i)) return 1;
+        has |= t_has(t, layer, i);
+    }
+    return !has;
+}
+
+/* An update on the host finds all states of a layer. */
 static MEMO_UNUSED void t_update_plain(trainer* t, t_plain* plain) {
+    const int on_host = t->desc.update_on == MEMO_UPDATE_HOST;
     for (int32_t layer = MEMO_LAYER_FIRST; layer <= t->desc.n_layers; layer++) {
-        t_job j = t_job_of_states(t, T_UPDATE, layer, NULL, plain, NULL);
+        t_job j = t_job_of_states(t, on_host ? T_UPDATE_HOST : T_UPDATE, layer, NULL, plain, NULL);
         j.rate = t->rate;
+        if (!t_is_updated(t, layer)) continue;
         t_run_job(&j, NULL);
     }
     t_drop_gradients(t, plain);

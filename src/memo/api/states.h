@@ -13,7 +13,9 @@ enum {
     /* With UPDATE: the update writes all bytes and reads none, such as weights that are rounded
      * from a master copy.  They do not travel to an update. */
     MEMO_STATE_MADE = 16,
-    /* With FORWARD, BACKWARD or both, and no other use: frozen weights in a file of the caller's,
+    /* A forward alone reads it, as of averaged weights.  FORWARD includes forwards alone. */
+    MEMO_STATE_ALONE = 32,
+    /* With FORWARD, BACKWARD or ALONE, and no other use: frozen weights in a file of the caller's,
      * whose bytes memo_session_desc.fetch copies.  See Fetched states in memo_plan.h. */
     MEMO_STATE_FETCHED = 128
 };

@@ -199,6 +199,25 @@ typedef struct memo_session memo_session;
  * Changed states go back when their layer ends; a state that no pass changes never goes back.
  * Losses and states are the same bits, whatever is streamed.
  *
+ * Masks.  Layers that train by turns, adapters of many tenants over one base, a reference model: a
+ * step may leave states out.  memo_batch.states has a mask for each layer:
+ *
+ *     uint32_t masks[N_LAYERS + 2];                        // of FIRST, each layer, and LAST
+ *     for (l = 0; l < N_LAYERS + 2; l++)
+ *         masks[l] = trains(l - 1) ? ~0u : 1u << WEIGHTS;  // its gradients and moments stay away
+ *     batch.states = masks;                                // equal in all micro-batches of a step
+ *
+ * A state that is left out neither travels nor is cleared, and memo_session_get_state gives NULL
+ * for it, without an error.  A layer is updated if the step uses a gradient of it, or if the layer
+ * never has one; update_host then gets all its states.  A forward alone has masks of its own.  The
+ * masks of a step are those of its update, too, whenever that runs; where the next step has other
+ * masks, updates that are deferred run in a pass before it.  Where masks change, the device waits
+ * for what is newer to leave.  Plans and predictions are those of a step that uses all states.
+ *
+ * Alone.  A state with the bit MEMO_STATE_ALONE is also read by a forward alone
+ * (memo_batch.is_forward_only), such as averaged weights, which the update writes: ALONE | UPDATE.
+ * No other pass brings it for that.  MEMO_STATE_FORWARD includes forwards alone.
+ *
  * Fetched states.  Frozen weights, which no pass writes, may stay in a file of the caller's, of any
  * layout.  A state with the bit MEMO_STATE_FETCHED has no copy in memo's host memory or file:
  * desc.fetch copies bytes of it, or decodes them, from a mapped file, which ranks may share.
@@ -608,6 +627,9 @@ typedef struct memo_batch {
      * the micro-batch before. */
     const void* values;
     int32_t values_bytes; /* at most MEMO_BATCH_VALUES_MAX */
+    /* (n_layers + 2), copied, of FIRST, each layer and LAST.  Bit i: the step uses state i of the
+     * layer.  NULL: all.  See Masks. */
+    const uint32_t* states;
 } memo_batch;
 #define MEMO_BATCH_VALUES_MAX 256
 
@@ -634,7 +656,8 @@ MEMO_API int memo_session_forward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_forward_end(memo_session* session, int32_t layer);
 MEMO_API int memo_session_backward_begin(memo_session* session, int32_t layer);
 MEMO_API void memo_session_backward_end(memo_session* session, int32_t layer);
-/* Returns this micro-batch, with n_rows and is_forward_only filled in.  values
+/* Returns this micro-batch, with n_rows, is_forward_only and states filled in (NULL without
+ * states).  values
  * are the session's copy, MEMO_BATCH_VALUES_MAX bytes, aligned for every type; in `update` the copy
  * is of the last micro-batch of the step that the update ends, or what
  * memo_session_set_update_values has given. */
@@ -669,10 +692,11 @@ MEMO_API void memo_session_get_addresses(const memo_session* session, int32_t la
 /* A declared buffer.  NULL outside of its life; a checked session makes that an error, and returns
  * memory that harms nothing.  Call this inside the layer that uses the buffer. */
 MEMO_API void* memo_session_get_buffer(const memo_session* session, int32_t buffer);
-/* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL: the layer lacks it.  Between
- * begin and end of a pass of the layer that uses the state; FIRST also before and beside layer 0,
- * LAST from the end of the last layer's forward to the end of its backward.  Elsewhere the state
- * may have no bytes on the device: NULL, and an error of the session, whatever the plan streams.
+/* Where a state of a layer lies, MEMO_LAYER_FIRST to n_layers; NULL: the layer lacks it, or
+ * memo_batch.states leaves it out.  Between begin and end of a pass of the layer that uses the
+ * state; FIRST also before and beside layer 0, LAST from the end of the last layer's forward to the
+ * end of its backward.  Elsewhere the state may have no bytes on the device: NULL, and an error of
+ * the session, whatever the plan streams.
  * The address of a state that stays on the device (memo_step_plan.n_streamed is 0) does not change
  * unless the session plans again, so a trainer may keep it. */
 MEMO_API void* memo_session_get_state(const memo_session* session, int32_t layer, int32_t state);

@@ -217,6 +217,7 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
     s->streamed = MEMOB_ARRAY(&s->kept, uint32_t, n_layers);
     s->spilled = MEMOB_ARRAY(&s->kept, uint32_t, n_layers);
     s->whole = MEMOB_ARRAY(&s->kept, int64_t, 2 * (int64_t)n_layers * desc->n_states);
+    s->masks = MEMOB_ARRAY(&s->kept, uint32_t, n_layers);
     turns = MEMOB_ARRAY(&s->kept, int32_t, desc->n_order);
     if (s->kept.failed) return memob_no_memory(error, "the states of layers");
 
@@ -251,10 +252,11 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
 }
 
 /* When the states of a table leave the device, by what streaming costs: first those that the update
- * alone uses, then gradients, FETCHED ones, which take no host memory, and others. */
+ * alone uses, or forwards alone, then gradients, FETCHED ones, which take no host memory, and
+ * others. */
 MEMOI int32_t memoi_session_leaves(uint32_t uses) {
-    uses &= ~(uint32_t)MEMO_STATE_MADE;
-    if (uses == MEMO_STATE_UPDATE) return 0;
+    uses &= ~(uint32_t)(MEMO_STATE_MADE | MEMO_STATE_ALONE);
+    if (!uses || uses == MEMO_STATE_UPDATE) return 0;
     if (uses == MEMO_STATE_GRADIENT) return 1;
     return uses & MEMO_STATE_FETCHED ? 2 : 3;
 }

@@ -320,6 +320,9 @@ MEMOI memo_status memoi_session_check_batch(memo_session* s, const memo_batch* b
         status = memob_check_integer("memo_batch", "values_bytes", batch->values_bytes, 0,
                                      MEMO_BATCH_VALUES_MAX, error);
     if (!status && s->desc.n_order) status = memoi_session_check_turn(s, before, error);
+    why = status ? NULL : memoi_session_check_masks(s);
+    if (why)
+        return memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "memo_batch.states: %s", why);
     why = !status && s->states && !s->next_turn ? memoi_session_owes(s) : NULL;
     return why ? memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_begin: %s", why)
                : status;

@@ -167,6 +167,7 @@ struct memo_session {
     int32_t n_rounds_taken; /* how often steps of another number of micro-batches were taken */
     char lost[96];          /* why layers are of different steps; "": they are not */
     int64_t* whole;         /* (n_layers + 2, n_states, 2): bytes that were set since then */
+    uint32_t* masks;        /* (n_layers + 2): states that the step's first micro-batch has named */
     int is_deferred;        /* the update that runs finds values[1] */
     int has_update_values;  /* values[1] are of the update that comes next */
     union {

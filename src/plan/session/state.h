@@ -84,6 +84,7 @@ memo_batch memo_session_get_batch(const memo_session* s) {
     batch = s->batch;
     batch.values = s->values[s->is_deferred].bytes;
     batch.values_bytes = MEMO_BATCH_VALUES_MAX;
+    batch.states = s->states ? s->states->masks : NULL;
     return batch;
 }
 
@@ -212,6 +213,15 @@ MEMOI MEMOB_NOINLINE double* memoi_session_span(const memo_session* s, int32_t s
         return NULL;
     MEMO_ASSERT(step >= 0 && step < s->n_steps && what < MEMOI_SPANS_MAX); /* 1 */
     return s->spans_s + ((int64_t)step * MEMOI_SPANS_MAX + what) * MEMOI_SESSION_REPETITIONS;
+}
+
+/* The span of the update of an engine's layer, and its step. */
+MEMOI int32_t memoi_session_update_span(const memo_session* s, int32_t layer, int32_t* step) {
+    *step = 0;
+    if (layer == 0) return MEMOI_SPAN_UPDATE_FIRST;
+    if (layer > s->desc.n_layers) return MEMOI_SPAN_UPDATE_LAST;
+    *step = (layer - 1) * s->n_slices;
+    return MEMOI_SPAN_UPDATE;
 }
 
 /* A micro-batch of fewer rows than its shape counts in proportion; updates take the same time. */

@@ -120,12 +120,13 @@ MEMOI uint32_t memoi_checked_visited(const memo_session* s, const memoi_checked_
     const memob_states* states = s->states;
     const memob_states_layer* of = &states->layers[view->layer];
     const int is_begin_of_update = view->pass == MEMOB_UPDATE && !view->is_end;
-    uint32_t visited = ~of->streamed | memob_states_needs(states, view->pass, view->layer);
+    const uint32_t used = memob_states_used(states, view->pass, view->layer) & ~states->hosted;
+    uint32_t visited = ~of->streamed | used;
     if (view->on_host) visited = states->updated | (view->is_end ? states->gradients : 0);
     if (is_begin_of_update && !view->on_host) visited &= ~states->made;
     if (s->is_filling || (view->is_fresh && view->pass == MEMOB_FORWARD))
         visited &= ~states->gradients;
-    return of->has & visited;
+    return of->has & visited & ~(states->gradients & ~states->masks[view->layer]);
 }
 
 /* Looks at a state.  Returns what is wrong; NULL: nothing, or the session has failed. */
@@ -137,14 +138,16 @@ MEMOI const char* memoi_checked_state(memo_session* s, memoi_checked_glance* vie
         is_gradient ? view->pass != MEMOB_FORWARD : is_update && (uses & MEMO_STATE_UPDATE);
     const int is_zero_due = is_gradient && view->is_fresh;
     /* What an update makes anew does not show whether it ran: its place had any bytes. */
-    const int is_old = !is_gradient && is_written && !(uses & MEMO_STATE_MADE);
+    const int is_old = !is_gradient && is_written && !(uses & MEMO_STATE_MADE) &&
+                       s->states->masks[view->layer] >> i & 1;
     uint64_t* known = &s->checked.states[(int64_t)view->layer * s->desc.n_states + i];
     const uint64_t before = *known;
     const uint64_t hash = memoi_checked_hash_state(s, view->layer, i, view->on_host);
     if (s->error.status) return NULL;
     view->blamed = i;
-    view->is_due |= is_gradient && before != MEMOI_HASH_ZERO &&
-                    (s->states->layers[view->layer].has & s->states->updated);
+    view->is_due |=
+        is_gradient && before != MEMOI_HASH_ZERO &&
+        (s->states->layers[view->layer].has & s->states->updated & s->states->masks[view->layer]);
     view->is_changed |= is_old && hash != before;
     view->has_old |= is_old;
     *known = is_gradient && is_update && view->is_end ? 0 : hash;
@@ -339,18 +342,17 @@ void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state
         return memob_states_get_host_address(s->states, layer + 1, state);
     there = of->open_pass ? memob_states_used(s->states, of->open_pass - 1, layer + 1) : 0;
     if (there >> state & 1) return memoi_checked_state_address(s, layer + 1, state);
-    if (of->has >> state & 1) memoi_session_lacks_state((memo_session*)(uintptr_t)s, layer, state);
+    if (of->has & s->states->masks[layer + 1] & 1u << state)
+        memoi_session_lacks_state((memo_session*)(uintptr_t)s, layer, state);
     return NULL;
 }
 
 /* The trainer updates a layer on the device. */
 MEMOI memo_status memoi_session_update_layer(void* session, int32_t layer) {
     memo_session* s = (memo_session*)session;
-    const int32_t step = layer > 0 && layer <= s->desc.n_layers ? (layer - 1) * s->n_slices : 0;
     const int was_deferred = s->is_deferred;
-    int32_t span = MEMOI_SPAN_UPDATE;
-    if (layer == 0) span = MEMOI_SPAN_UPDATE_FIRST;
-    if (layer > s->desc.n_layers) span = MEMOI_SPAN_UPDATE_LAST;
+    int32_t step;
+    const int32_t span = memoi_session_update_span(s, layer, &step);
     s->is_deferred |= s->is_running && s->states->update_at == MEMO_UPDATE_DEFERRED;
     memoi_session_mark(s, step, span, 0);
     s->desc.update(s->desc.user, s, layer - 1);
@@ -464,14 +466,31 @@ MEMOI const char* memoi_session_owes(const memo_session* s) {
     return MEMOB_FIRST_FAULT(rules);
 }
 
-/* A micro-batch begins, or the first turn of an order, for all. */
+/* What is wrong with the masks of the batch; NULL: nothing.  All micro-batches of a step use the
+ * same states. */
+MEMOI const char* memoi_session_check_masks(const memo_session* s) {
+    const uint32_t* masks = s->batch.states;
+    if (!s->states) return masks ? "the session has no states" : NULL;
+    if (s->batch.is_forward_only || (!s->next_turn && !memoi_session_has_part(s)) ||
+        memob_states_are_same(s->states, s->masks, masks))
+        return NULL;
+    return "not those of the first micro-batch of this step; all of a step use the same states";
+}
+
+/* A micro-batch begins, or the first turn of an order, for all.  Updates that are pending run by
+ * the masks of their own step. */
 MEMOI void memoi_session_begin_list(memo_session* s) {
     const int is_forward_only = s->batch.is_forward_only;
-    if (is_forward_only && s->states->is_pending) {
+    const uint32_t* masks = s->batch.states;
+    if (s->states->is_pending &&
+        (is_forward_only || !memob_states_are_same(s->states, s->states->masks, masks))) {
         memoi_session_pass_updates(s);
         if (s->error.status) memoi_session_abandon_states(s);
     }
     if (s->error.status) return;
+    memob_states_take_masks(s->states, masks);
+    if (!is_forward_only)
+        memcpy(s->masks, s->states->masks, (size_t)s->states->n_layers * sizeof *s->masks);
     s->is_fused = 0;
     s->checked.n_updated = s->checked.n_missed = 0;
     (void)memoi_session_is_ok(
@@ -667,6 +686,7 @@ memo_status memo_session_fill_states(memo_session* s,
     memoi_session_abandon_states(s);
     s->is_again = s->is_fused = s->has_update_values = 0;
     *s->lost = 0;
+    memob_states_take_masks(s->states, NULL);
     s->is_filling = 1;
     if (!s->states->updates) {
         s->states->is_filling = 1;

@@ -95,21 +95,24 @@ MEMOI void memoi_timing_divide(const memo_session* s) {
     }
 }
 
-/* Seconds of a byte that the update uses; the median of the micro-batches that had one. */
+/* Seconds of a byte that the update uses; the median of the micro-batches that had one.  A step may
+ * leave layers out. */
 MEMOI double memoi_timing_update(const memo_session* s, int32_t n) {
-    double sums_s[MEMOI_SESSION_REPETITIONS], n_bytes = 0;
-    int32_t n_sums = 0;
+    double rates[MEMOI_SESSION_REPETITIONS];
+    int32_t n_rates = 0;
     if (!s->states) return 0;
     for (int32_t i = 0; i < n; i++) {
-        double sum_s = memoi_session_span(s, 0, MEMOI_SPAN_UPDATE_FIRST)[i] +
-                       memoi_session_span(s, 0, MEMOI_SPAN_UPDATE_LAST)[i];
-        for (int32_t layer = 0; layer < s->desc.n_layers; layer++)
-            sum_s += memoi_session_span(s, layer * s->n_slices, MEMOI_SPAN_UPDATE)[i];
-        if (sum_s > 0) sums_s[n_sums++] = sum_s;
+        double sum_s = 0, n_bytes = 0;
+        for (int32_t k = 0; k < s->states_desc.n_layers; k++) {
+            int32_t step;
+            const int32_t what = memoi_session_update_span(s, k, &step);
+            const double span_s = memoi_session_span(s, step, what)[i];
+            sum_s += span_s;
+            if (span_s > 0) n_bytes += memob_states_update_bytes(s->states, k);
+        }
+        if (n_bytes > 0) rates[n_rates++] = sum_s / n_bytes;
     }
-    for (int32_t layer = 0; layer < s->states_desc.n_layers; layer++)
-        n_bytes += memob_states_update_bytes(s->states, layer);
-    return n_sums && n_bytes > 0 ? memoi_profile_median(sums_s, n_sums) / n_bytes : 0;
+    return n_rates ? memoi_profile_median(rates, n_rates) : 0;
 }
 
 /* The profile of a shape, from its spans. */

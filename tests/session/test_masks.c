@@ -1,0 +1,227 @@
+/* test_masks.c - steps that leave states out, and states that a forward alone reads: the bits of a
+ * trainer that does the same by itself, the bytes that travel, and what is refused.
+ * test_random_calls.c has random choices beside plain arrays. */
+#include "memo_plan.h"
+#include "owned.h"
+#include "trainer_words.h"
+
+enum { LAYERS = 10, STEPS = 12, ADAPTERS = 4, WEIGHT_WORDS = 512, ADAPTER_WORDS = 64 };
+enum scene { TRAINS_BY_TURNS, TENANTS, AVERAGED, REFERENCE };
+
+/* Layers of weights; of adapters, one of which trains in a step; or of an average beside. */
+typedef struct scripted {
+    enum scene scene;
+    int is_masked, is_alone; /* the batch names states; the average is ALONE */
+    memo_session_desc desc;
+    memo_state states[1 + 3 * ADAPTERS];
+    char names[1 + 3 * ADAPTERS][8];
+    memo_item input;
+    int step;           /* in `update` that of the gradients */
+    uint64_t x, output; /* hashes of the forward */
+    uint32_t masks[2][LAYERS + 2];
+} scripted;
+enum { W, G, M, A }; /* states of the other scenes */
+
+static int adapter(const scripted* t, int k) { return 1 + 3 * (t->step % ADAPTERS) + k; }
+static int trains(const scripted* t, int32_t layer) {
+    return t->scene != TRAINS_BY_TURNS || layer % 5 == t->step % 5;
+}
+
+static void forward(void* user, memo_session* s, int32_t layer) {
+    scripted* t = (scripted*)user;
+    const int is_alone = memo_session_get_batch(s).is_forward_only;
+    const int reads = t->scene >= AVERAGED && is_alone ? A : W;
+    if (layer == 0) t->x = (uint64_t)t->step;
+    t->x = mix_state(t->x, s, &t->desc, layer, reads);
+    if (t->scene == TENANTS) t->x = mix_state(t->x, s, &t->desc, layer, adapter(t, 0));
+    if (!is_alone) *(uint64_t*)memo_session_get_address(s, layer, 0) = t->x;
+    if (is_alone && layer == LAYERS - 1) t->output = mix(t->output, t->x);
+}
+
+static void backward(void* user, memo_session* s, int32_t layer) {
+    scripted* t = (scripted*)user;
+    const int gradient = t->scene == TENANTS ? adapter(t, 1) : G;
+    uint64_t h = mix(t->x, *(uint64_t*)memo_session_get_address(s, layer, 0));
+    t->x = h = mix_state(h, s, &t->desc, layer, W);
+    if (t->scene == REFERENCE) h = mix(h, t->output);
+    if (trains(t, layer)) add_words(s, &t->desc, layer, gradient, h);
+}
+
+static void update_layer(const scripted* t, memo_session* s, int32_t layer) {
+    const int is_tenant = t->scene == TENANTS;
+    const uint64_t h = mix_state(1, s, &t->desc, layer, is_tenant ? adapter(t, 1) : G);
+    change_words(s, &t->desc, layer, is_tenant ? adapter(t, 2) : M, h);
+    change_words(s, &t->desc, layer, is_tenant ? adapter(t, 0) : W, h);
+    if (t->scene == AVERAGED) change_words(s, &t->desc, layer, A, h);
+}
+
+static void update(void* user, memo_session* s, int32_t layer) {
+    scripted* t = (scripted*)user;
+    const int now = t->step;
+    if (layer < 0 || layer >= LAYERS) return;
+    memcpy(&t->step, memo_session_get_batch(s).values, sizeof t->step);
+    if (t->is_masked) CHECK(trains(t, layer)); /* no other layer is updated */
+    if (trains(t, layer)) update_layer(t, s, layer);
+    t->step = now;
+}
+
+static void init(scripted* t, enum scene scene, int is_masked, int is_alone) {
+    static const uint32_t of_tenants[] = {MEMO_STATE_WEIGHTS, MEMO_STATE_GRADIENT,
+                                          MEMO_STATE_UPDATE};
+    const uint32_t reads = is_alone ? MEMO_STATE_ALONE : MEMO_STATE_FORWARD;
+    const uint32_t uses[] = {MEMO_STATE_WEIGHTS, MEMO_STATE_GRADIENT, MEMO_STATE_UPDATE,
+                             reads | (scene == AVERAGED ? MEMO_STATE_UPDATE : 0u)};
+    const int n = scene == TENANTS ? 1 + 3 * ADAPTERS : scene == TRAINS_BY_TURNS ? 3 : 4;
+    memset(t, 0, sizeof *t);
+    t->desc = MEMO_ZERO(memo_session_desc);
+    t->scene = scene, t->is_masked = is_masked, t->is_alone = is_alone;
+    t->input = (memo_item)MEMO_ITEM("input", 8, MEMO_MOVE);
+    for (int k = 0; k < n; k++) {
+        snprintf(t->names[k], sizeof t->names[k], "s%d", k);
+        t->states[k] = (memo_state){t->names[k], 8 * WEIGHT_WORDS, uses[k % 4], 0};
+        if (scene != TENANTS) continue;
+        t->states[k].uses = k ? of_tenants[(k - 1) % 3] : MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD;
+        if (k) t->states[k].size_bytes = 8 * ADAPTER_WORDS;
+    }
+    t->desc.tensors = &t->input, t->desc.n_tensors = 1;
+    t->desc.n_layers = LAYERS, t->desc.n_rows = 4;
+    t->desc.states = t->states, t->desc.n_states = n;
+    t->desc.user = t;
+    t->desc.forward = forward, t->desc.backward = backward, t->desc.update = update;
+    t->desc.micro_batches = 2;
+    t->desc.timed_steps = -1;
+}
+
+/* The masks of this step, and of a forward alone. */
+static void choose(scripted* t) {
+    for (int32_t l = 0; l < LAYERS + 2; l++) {
+        const uint32_t all = (1u << W) | (1u << G) | (1u << M);
+        t->masks[0][l] = trains(t, l - 1) ? all : 1u << W;
+        t->masks[1][l] = 1u << A;
+        if (t->scene == TENANTS) t->masks[0][l] = 1u | 7u << adapter(t, 0);
+        if (t->scene == AVERAGED) t->masks[0][l] = all | 1u << A;
+    }
+}
+
+typedef struct result {
+    uint64_t states, output;
+    int64_t to_device_bytes, alone_bytes; /* of the later steps, and of a forward alone in them */
+} result;
+
+static int64_t to_device(const memo_session* s) {
+    return memo_session_get_info(s).states_to_device_bytes;
+}
+
+static void look(scripted* t, memo_session* s, result* r) {
+    const int64_t before = to_device(s);
+    memo_batch batch = {.is_forward_only = 1, .states = t->is_masked ? t->masks[1] : NULL};
+    CHECK_OK(memo_session_run(s, &batch, &error));
+    r->alone_bytes = to_device(s) - before;
+}
+
+static result run(scripted* t, int update_may, int64_t device_bytes, int is_checked) {
+    static uint64_t words[WEIGHT_WORDS];
+    result r = {0};
+    int64_t begin_bytes = 0, looks_bytes = 0;
+    t->desc.update_may = update_may;
+    t->desc.is_checked = is_checked;
+    t->desc.device_bytes = device_bytes;
+    own_session* s = new_session(&t->desc);
+    for (int32_t l = 0; l < LAYERS && s; l++)
+        for (int32_t k = 0; k < t->desc.n_states; k++) {
+            if (t->states[k].uses == MEMO_STATE_GRADIENT) continue;
+            for (int i = 0; i < WEIGHT_WORDS; i++)
+                words[i] = mix((uint64_t)(l * 100 + k), (uint64_t)i);
+            CHECK_OK(memo_session_write_state(s, l, k, 0, words, t->states[k].size_bytes, &error));
+        }
+    for (t->step = 0; t->step < STEPS && s; t->step++) {
+        if (t->step == STEPS / 2) begin_bytes = to_device(s), looks_bytes = 0;
+        choose(t);
+        if (t->scene == REFERENCE) look(t, s, &r), looks_bytes += r.alone_bytes;
+        for (int k = 0; k < 2; k++) {
+            memo_batch batch = {.more_follow = !k, .states = t->is_masked ? t->masks[0] : NULL};
+            batch.values = &t->step, batch.values_bytes = sizeof t->step;
+            CHECK_OK(memo_session_run(s, &batch, &error));
+        }
+        CHECK_OK(memo_session_update(s, &error));
+        if (t->scene == AVERAGED && t->step % 3 == 2) look(t, s, &r), looks_bytes += r.alone_bytes;
+    }
+    if (s) r.to_device_bytes = to_device(s) - begin_bytes - looks_bytes;
+    for (int32_t l = 0; l < LAYERS && s; l++)
+        for (int32_t k = 0; k < t->desc.n_states; k++) {
+            if (t->states[k].uses == MEMO_STATE_GRADIENT) continue;
+            CHECK_OK(memo_session_read_state(s, l, k, 0, words, t->states[k].size_bytes, &error));
+            for (int64_t i = 0; i < t->states[k].size_bytes / 8; i++)
+                r.states = mix(r.states, words[i]);
+        }
+    r.output = t->output;
+    return r;
+}
+
+/* The same bits with masks, under every budget and moment; their bytes in the least budget. */
+TEST(steps_that_leave_states_out_have_the_same_bits) {
+    static const int may[] = {0, MEMO_MAY_DEFER | MEMO_MAY_NOT_PASS,
+                              MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS};
+    static const int64_t more[] = {0, 40000, 10000000, 0};
+    static const double most[] = {.60, .63, .82, .82};
+    for (int scene = TRAINS_BY_TURNS; scene <= REFERENCE; scene++)
+        for (int m = 0; m < 3; m++) {
+            scripted t;
+            init(&t, (enum scene)scene, 0, 0);
+            int64_t least_bytes = 0;
+            t.desc.update_may = may[m];
+            CHECK_OK(memo_session_get_least(&t.desc, &least_bytes, &error));
+            const result all = run(&t, may[m], least_bytes, 0);
+            for (int k = 0; k < (m == scene % 3 ? 4 : 3); k++) {
+                IN_CASE("scene %d, update_may %d, %lld more bytes%s", scene, may[m],
+                        (long long)more[k], k < 3 ? "" : ", checked");
+                init(&t, (enum scene)scene, 1, scene >= AVERAGED);
+                const result one = run(&t, may[m], least_bytes + more[k], k == 3);
+                CHECK(one.states == all.states && one.output == all.output);
+                CHECK(k != 2 || one.to_device_bytes == 0);
+                if (k || m) continue;
+                printf("# scene %d: %.2f of the bytes to the device, %.2f in a forward alone\n",
+                       scene, (double)one.to_device_bytes / (double)all.to_device_bytes,
+                       (double)one.alone_bytes / (double)(all.alone_bytes ? all.alone_bytes : 1));
+                CHECK((double)one.to_device_bytes < most[scene] * (double)all.to_device_bytes);
+            }
+        }
+}
+
+TEST(masks_are_those_of_the_step) {
+    scripted t;
+    init(&t, TRAINS_BY_TURNS, 1, 0);
+    own_session* s = new_session(&t.desc);
+    choose(&t);
+    memo_batch batch = {.more_follow = 1, .states = t.masks[0]};
+    CHECK_OK(memo_session_run(s, &batch, &error));
+    CHECK(memo_session_get_batch(s).states && memo_session_get_batch(s).states[1] == t.masks[0][1]);
+    batch.states = NULL;
+    CHECK_ERROR(memo_session_run(s, &batch, &error), INVALID_ARGUMENT, "not those of the first");
+    const memo_batch alone = {.is_forward_only = 1}; /* which has masks of its own */
+    CHECK_OK(memo_session_run(s, &alone, &error));
+    batch.states = t.masks[0];
+    for (int l = 0; l < LAYERS + 2; l++) t.masks[0][l] |= 1u << 20; /* of no state */
+    batch.more_follow = 0;
+    CHECK_OK(memo_session_run(s, &batch, &error));
+    CHECK_OK(memo_session_update(s, &error));
+
+    /* Without states there is nothing to leave out. */
+    memo_session_desc desc = t.desc;
+    desc.n_states = 0, desc.states = NULL, desc.update = NULL;
+    own_session* plain = new_session(&desc);
+    batch.more_follow = 0;
+    CHECK_ERROR(memo_session_run(plain, &batch, &error), INVALID_ARGUMENT, "no states");
+}
+
+TEST(a_state_alone_is_for_forwards_alone) {
+    scripted t;
+    memo_session* none = NULL;
+    init(&t, AVERAGED, 0, 1);
+    t.states[G].uses = MEMO_STATE_GRADIENT | MEMO_STATE_ALONE;
+    CHECK_ERROR(memo_session_create(&t.desc, &none, &error), INVALID_ARGUMENT, "states[1].uses");
+    t.states[G].uses = MEMO_STATE_GRADIENT;
+    t.states[W].uses = MEMO_STATE_ALONE | MEMO_STATE_UPDATE; /* the trainer's forward reads it */
+    own_session* s = new_session(&t.desc);
+    CHECK_ERROR(memo_session_run(s, NULL, &error), INVALID_STATE, "does not use it");
+}
