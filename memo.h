@@ -1132,6 +1132,9 @@ enum {
     MEMO_STATE_MADE = 16,
     /* A forward alone reads it, as of averaged weights.  FORWARD includes forwards alone. */
     MEMO_STATE_ALONE = 32,
+    /* With any other use: one copy for all layers that have it, such as a table that is tied.  See
+     * Shared states in memo_plan.h. */
+    MEMO_STATE_SHARED = 64,
     /* With FORWARD, BACKWARD or ALONE, and no other use: frozen weights in a file of the caller's,
      * whose bytes memo_session_desc.fetch copies.  See Fetched states in memo_plan.h. */
     MEMO_STATE_FETCHED = 128
@@ -11150,6 +11153,9 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
  * the device.  So do FETCHED ones, which lie nowhere in memo's memory: a function of the caller
  * takes the place of the file.
  *
+ * Shared states are of their lowest layer, and stay on the device: several layers that are open use
+ * them at once.  What only the update uses is that layer's alone, as if it were not shared.
+ *
  * Update on the host.  States that only the update uses never leave the host, and have no place on
  * the device.
  *
@@ -11205,9 +11211,11 @@ typedef struct memob_states_sizes {
 
 typedef struct memob_states_layer {
     uint32_t has, streamed, spilled; /* bit s: state s.  spilled: also FETCHED ones that stream */
-    int32_t place;                   /* 0 or 1; -1: nothing is streamed */
-    int32_t has_gradients;           /* a backward of this step has ended */
-    int32_t open_pass;               /* 1 + memob_pass; 0: the layer is closed */
+    /* SHARED ones: of a lower layer, which updates them; that a higher layer's backward begins. */
+    uint32_t lent, begun;
+    int32_t place;         /* 0 or 1; -1: nothing is streamed */
+    int32_t has_gradients; /* a backward of this step has ended */
+    int32_t open_pass;     /* 1 + memob_pass; 0: the layer is closed */
 } memob_states_layer;
 
 /* The update of a layer on the host. */
@@ -11227,8 +11235,10 @@ typedef struct memob_states {
     uint32_t made;                    /* the update writes all their bytes */
     uint32_t fetched;                 /* the caller's function gives them */
     uint32_t alone;                   /* a forward of no backward reads them, too */
+    uint32_t shared;                  /* one copy for all layers, which stays on the device */
     uint32_t used_by[MEMOB_N_PASSES]; /* (memob_pass): which states each pass uses, and gradients */
     uint32_t hosted;                  /* those that never leave the host */
+    int32_t home[MEMO_STATES_MAX];    /* of SHARED ones: their lowest layer */
     memob_states_trainer trainer;
     memob_states_update* updates; /* (n_layers); NULL: not on the host */
     memob_states_layer* layers;   /* (n_layers) */
@@ -11260,6 +11270,7 @@ typedef struct memob_states {
 /* Are these the uses of a state? */
 MEMOI int memoi_states_are_uses(uint32_t uses) {
     const uint32_t frozen = MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD;
+    uses &= ~(uint32_t)MEMO_STATE_SHARED;
     if (uses & MEMO_STATE_ALONE) uses = (uses & ~(uint32_t)MEMO_STATE_ALONE) | MEMO_STATE_FORWARD;
     if (uses & MEMO_STATE_UPDATE)
         uses &= ~(uint32_t)MEMO_STATE_MADE;
@@ -11281,7 +11292,8 @@ MEMOI memo_status memoi_states_check_desc(const memob_states_desc* desc, memo_er
                 (int)i, (long long)state->size_bytes, (int)desc->n_layers);
         if (!memoi_states_are_uses(state->uses))
             return MEMOB_INVALID(error,
-                                 "memo_session_desc.states[%d].uses: %u; a sum of "
+                                 "memo_session_desc.states[%d].uses: %u; with or without _SHARED a "
+                                 "sum of "
                                  "MEMO_STATE_FORWARD, _BACKWARD, _ALONE and _UPDATE, with _UPDATE "
                                  "also _MADE, without it also _FETCHED, or MEMO_STATE_GRADIENT "
                                  "and no other, is valid",
@@ -11292,7 +11304,8 @@ MEMOI memo_status memoi_states_check_desc(const memob_states_desc* desc, memo_er
 
 /* Bytes that the update of a layer uses. */
 MEMOI double memob_states_update_bytes(const memob_states* states, int32_t layer) {
-    const uint32_t used = states->layers[layer].has & (states->updated | states->gradients);
+    const memob_states_layer* l = &states->layers[layer];
+    const uint32_t used = l->has & ~l->lent & (states->updated | states->gradients);
     double n_bytes = 0;
     for (int32_t s = 0; s < states->n_states; s++)
         if (used >> s & 1) n_bytes += (double)states->states[s].size_bytes;
@@ -11304,6 +11317,11 @@ MEMOI memob_state_bytes* memoi_states_bytes(const memob_states* states, int32_t 
     MEMO_ASSERT(layer >= 0 && layer < states->n_layers && state >= 0 && /* 1 */
                 state < states->n_states);
     return &states->bytes[(int64_t)layer * states->n_states + state];
+}
+
+/* The layer whose bytes they are: of a SHARED state the lowest that has it. */
+MEMOI int32_t memob_states_home(const memob_states* states, int32_t layer, int32_t state) {
+    return states->layers[layer].lent >> state & 1 ? states->home[state] : layer;
 }
 
 MEMOI memo_owner memoi_states_owner(const memo_state* state) {
@@ -11340,7 +11358,7 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
                 layer->spilled & states->fetched & 1u << s ? 0 : bytes[is_spilled];
             memob_state_bytes* of = memoi_states_bytes(states, l, s);
             of->at[MEMO_TIER_FILE] = is_spilled && stays_bytes ? stays[2] : -1;
-            if (!(layer->has >> s & 1)) continue;
+            if (!(layer->has & ~layer->lent & 1u << s)) continue;
             of->n_bytes = state->size_bytes;
             sizes->bytes[tier][memoi_states_owner(state)] += stays_bytes;
             for (int32_t k = 0; k < 2; k++) of->at[k] = k < tier ? in_place[k] : stays[k];
@@ -11379,6 +11397,15 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
     sizes->spill_bytes = stays[2];
 }
 
+/* SHARED states lie where their lowest layer has them. */
+MEMOI void memoi_states_lend(memob_states* states) {
+    for (int32_t k = 0; k < states->n_layers * states->n_states; k++) {
+        const int32_t l = k / states->n_states, s = k % states->n_states;
+        if (states->layers[l].has & states->layers[l].lent & 1u << s)
+            states->bytes[k] = *memoi_states_bytes(states, states->home[s], s);
+    }
+}
+
 MEMOI memo_status memoi_states_run_update(void* update, memo_error* error) {
     const memob_states_update* u = (const memob_states_update*)update;
     return u->states->trainer.update_host(u->states->trainer.user, u->layer, error);
@@ -11408,6 +11435,28 @@ MEMOI memo_status memoi_states_take_updates(memob_states* states, const memob_st
     return MEMO_STATUS_OK;
 }
 
+/* A SHARED state, which some layers have. */
+MEMOI void memoi_states_share(memob_states* states, int32_t s) {
+    const uint32_t bit = 1u << s;
+    int32_t home = -1, top = -1;
+    for (int32_t l = 0; l < states->n_layers; l++) {
+        if (!(states->layers[l].has & bit)) continue;
+        if (home < 0) home = l;
+        top = l;
+    }
+    states->home[s] = home;
+    if (states->used_by[MEMOB_FORWARD] & bit || states->used_by[MEMOB_BACKWARD] & bit ||
+        states->alone & bit)
+        states->shared |= bit;
+    for (int32_t l = home + 1; home >= 0 && l < states->n_layers; l++) {
+        memob_states_layer* layer = &states->layers[l];
+        layer->lent |= layer->has & bit;
+        if (!(states->shared & bit)) layer->has &= ~bit;
+    }
+    for (int32_t l = 0; l < top; l++)
+        states->layers[l].begun |= states->shared & states->layers[l].has & bit;
+}
+
 /* Which layer has which state, and where. */
 MEMOI void memoi_states_take_table(memob_states* states, const memob_states_desc* desc) {
     static const uint32_t of_pass[] = {MEMO_STATE_FORWARD,
@@ -11427,10 +11476,11 @@ MEMOI void memoi_states_take_table(memob_states* states, const memob_states_desc
         for (int32_t l = 0; l < desc->n_layers && state->size_bytes; l++)
             if (!state->kinds || state->kinds >> (desc->layer_kinds ? desc->layer_kinds[l] : 0) & 1)
                 states->layers[l].has |= 1u << s;
+        if (state->uses & MEMO_STATE_SHARED) memoi_states_share(states, s);
     }
     for (int32_t l = 0; l < desc->n_layers && desc->streamed; l++) {
         memob_states_layer* layer = &states->layers[l];
-        layer->streamed = desc->streamed[l] & layer->has;
+        layer->streamed = desc->streamed[l] & layer->has & ~states->shared;
         layer->spilled =
             layer->streamed & (states->fetched | (desc->spilled ? desc->spilled[l] : 0));
     }
@@ -11467,6 +11517,7 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
         if (status) return status;
     }
     memoi_states_lay_out(states);
+    memoi_states_lend(states);
     if (memoi_states_have_windows(states)) {
         e->memory.spill_ops =
             MEMOB_ARRAY(&e->arrays, memob_spill_op, (int64_t)desc->n_layers * desc->n_states * 2);
@@ -11527,6 +11578,7 @@ MEMOI uint32_t memoi_states_used(const memob_states* states, int32_t pass, int32
     if (is_alone && pass == MEMOB_FORWARD) used |= states->alone;
     if (pass == MEMOB_BACKWARD && layer == states->n_layers - 1) /* with its forward */
         used |= states->used_by[MEMOB_FORWARD];
+    if (pass == MEMOB_UPDATE) used &= ~states->layers[layer].lent;
     if (pass == MEMOB_UPDATE && states->updates) return 0;
     return used & states->layers[layer].has;
 }
@@ -11818,7 +11870,7 @@ MEMOI memo_status memob_states_fetch(memob_states* states, memo_error* error) {
     for (int32_t k = 0; k < states->n_layers * states->n_states && states->fetched; k++) {
         const int32_t layer = k / states->n_states, s = k % states->n_states;
         const memob_states_layer* l = &states->layers[layer];
-        const int stays = (int)((l->has & ~l->streamed & states->fetched) >> s & 1);
+        const int stays = (int)((l->has & ~(l->streamed | l->lent) & states->fetched) >> s & 1);
         const int64_t size_bytes = stays ? states->states[s].size_bytes : 0;
         for (int64_t at = 0; at < size_bytes && !status; at += most_bytes) {
             const int64_t n_bytes = memob_min(size_bytes - at, most_bytes);
@@ -11926,6 +11978,7 @@ MEMOI void memoi_states_annotate(memob_states* states, int32_t layer) {
 MEMOI void memoi_states_clear(memob_states* states, int32_t layer) {
     memob_engine* e = &states->sink.engine;
     uint32_t fresh = states->sink.clock ? 0 : states->gradients & states->masks[layer];
+    fresh &= ~states->layers[layer].begun;
     MEMO_ASSERT(!states->layers[layer].has_gradients); /* 2 */
     for (; fresh && !e->status; fresh &= fresh - 1) {
         const int32_t s = __builtin_ctz(fresh);
@@ -12338,16 +12391,19 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
                                         int64_t n_bytes, memo_error* error) {
     const char* const name = is_out ? "memo_session_read_state" : "memo_session_write_state";
     memob_engine* e = &states->sink.engine;
-    const memob_state_bytes* of = memoi_states_bytes(states, layer, state);
+    const memob_state_bytes* of;
     const int64_t size_bytes = states->states[state].size_bytes;
     const uint32_t bit = 1u << state;
     memo_status status;
-    const int32_t item = layer * states->n_states + state;
+    int32_t item;
     char* on_host;
     if (states->is_running)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "%s: a layer is open; end it first",
                               name);
-    if (!(states->layers[layer].has & bit)) return MEMO_STATUS_OK;
+    if (!((states->layers[layer].has | states->layers[layer].lent) & bit)) return MEMO_STATUS_OK;
+    layer = memob_states_home(states, layer, state);
+    item = layer * states->n_states + state;
+    of = memoi_states_bytes(states, layer, state);
     if (!memob_is_within(n_bytes, 0, size_bytes) ||
         !memob_is_within(offset_bytes, 0, size_bytes - n_bytes))
         return MEMOB_INVALID(

@@ -447,7 +447,7 @@ typedef struct memo_session memo_session;
  * Layers.  A state whose kinds have the bit MEMO_STATE_FIRST is of the part before layer 0, such as
  * an embedding: layer MEMO_LAYER_FIRST.  A state with the bit MEMO_STATE_LAST is of the part after
  * the last layer, such as a classifier: layer n_layers.  kinds 0 means all layers between these
- * two.  A state has at most one of both bits: weights that both use belong to the trainer.  The
+ * two.  A state that both use is SHARED, see below; others have at most one of both bits.  The
  * states of a layer are on the device between begin and end of the layer.  States of
  * FIRST are there until layer 0 ends the forward, and after layer 0 begins the backward.  States of
  * LAST are there from the end of the last forward to the end of the first backward.  One layer is
@@ -502,6 +502,21 @@ typedef struct memo_session memo_session;
  * masks of a step are those of its update, too, whenever that runs; where the next step has other
  * masks, updates that are deferred run in a pass before it.  Where masks change, the device waits
  * for what is newer to leave.  Plans and predictions are those of a step that uses all states.
+ *
+ * Shared states.  A state with the bit MEMO_STATE_SHARED has one copy, in the budget, for all
+ * layers that have it, FIRST and LAST included: a tied table, a table that several heads use.
+ *
+ *     {"table", 4 * V * C, MEMO_STATE_WEIGHTS | MEMO_STATE_SHARED,
+ *      MEMO_STATE_FIRST | MEMO_STATE_LAST}
+ *
+ * Each pass of these layers finds it at one address.  It stays on the device, but for what the
+ * update alone uses, which belongs to the lowest of these layers, and may leave.  A gradient is
+ * cleared before the first backward that uses it, of the highest layer.  The update of the lowest
+ * layer gets the state; it runs when all of them have added their parts, at every moment.  In
+ * `update` of a layer above memo_session_get_state gives NULL, without an error.
+ * memo_session_read_state and memo_session_write_state take any of the layers.  The bits in masks
+ * are equal in all of them.  Not with update_host, and not across sessions: stages of a pipeline
+ * have two states.
  *
  * Alone.  A state with the bit MEMO_STATE_ALONE is also read by a forward alone
  * (memo_batch.is_forward_only), such as averaged weights, which the update writes: ALONE | UPDATE.
@@ -8431,11 +8446,17 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
                              desc->states_stay ? "states_stay is 1" : "one layer");
 
     for (int32_t i = 0; i < desc->n_states; i++) {
-        if ((desc->states[i].kinds & ends) == ends)
+        const int is_shared = (desc->states[i].uses & MEMO_STATE_SHARED) != 0;
+        if ((desc->states[i].kinds & ends) == ends && !is_shared)
             return MEMOB_INVALID(error,
                                  "memo_session_desc.states[%d].kinds: FIRST and LAST, which would "
-                                 "be two states; keep what both use in memory of the trainer, or "
-                                 "declare one of each",
+                                 "be two states; add MEMO_STATE_SHARED to its uses, or declare "
+                                 "one of each",
+                                 (int)i);
+        if (is_shared && desc->update_host)
+            return MEMOB_INVALID(error,
+                                 "memo_session_desc.states[%d].uses: SHARED, but update_host is "
+                                 "set; leave one of them out",
                                  (int)i);
         if (!desc->states[i].kinds) table[i].kinds = ~ends;
     }
@@ -8481,7 +8502,7 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
  * alone uses, or forwards alone, then gradients, FETCHED ones, which take no host memory, and
  * others. */
 MEMOI int32_t memoi_session_leaves(uint32_t uses) {
-    uses &= ~(uint32_t)(MEMO_STATE_MADE | MEMO_STATE_ALONE);
+    uses &= ~(uint32_t)(MEMO_STATE_MADE | MEMO_STATE_ALONE | MEMO_STATE_SHARED);
     if (!uses || uses == MEMO_STATE_UPDATE) return 0;
     if (uses == MEMO_STATE_GRADIENT) return 1;
     return uses & MEMO_STATE_FETCHED ? 2 : 3;
@@ -8496,7 +8517,8 @@ MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, int to_fil
         const uint32_t uses = s->desc.states[i].uses;
         const int64_t count = memob_min(n, n_layers);
         if (memoi_session_leaves(uses) != k / s->states_desc.n_states ||
-            (to_file && uses & MEMO_STATE_FETCHED))
+            (to_file && uses & MEMO_STATE_FETCHED) ||
+            (uses & MEMO_STATE_SHARED && memoi_session_leaves(uses)))
             continue;
         for (int64_t layer = 0; layer < n_layers; layer++)
             if ((layer + 1) * count / n_layers > layer * count / n_layers) bits[layer] |= 1u << i;
@@ -8746,6 +8768,16 @@ MEMOI uint64_t memoi_checked_hash_state(memo_session* s, int32_t layer, int32_t 
     return memob_checked_hash(s, address, s->desc.states[i].size_bytes, on_host);
 }
 
+/* The number of a state among those of all layers; SHARED ones are of their lowest layer. */
+MEMOI int64_t memoi_session_item(const memo_session* s, int32_t layer, int32_t state) {
+    return (int64_t)memob_states_home(s->states, layer, state) * s->desc.n_states + state;
+}
+
+/* The states that a visit finds between guards: but for SHARED ones, which several may use. */
+MEMOI uint32_t memoi_checked_moved(const memo_session* s, int32_t pass, int32_t layer) {
+    return memob_states_used(s->states, pass, layer) & ~s->states->shared;
+}
+
 /* What a checked session sees of a layer's states when a pass begins, or is about to end. */
 typedef struct memoi_checked_glance {
     int32_t pass, layer, is_end;
@@ -8765,9 +8797,17 @@ MEMOI uint32_t memoi_checked_visited(const memo_session* s, const memoi_checked_
     uint32_t visited = ~of->streamed | used;
     if (view->on_host) visited = states->updated | (view->is_end ? states->gradients : 0);
     if (is_begin_of_update && !view->on_host) visited &= ~states->made;
+    if (view->pass == MEMOB_UPDATE) visited &= ~of->lent;
     if (s->is_filling || (view->is_fresh && view->pass == MEMOB_FORWARD))
         visited &= ~states->gradients;
-    return of->has & visited & ~(states->gradients & ~states->masks[view->layer]);
+    return of->has & visited &
+           ~(states->gradients & (~states->masks[view->layer] | states->shared));
+}
+
+/* The states of a layer that its update changes. */
+MEMOI uint32_t memoi_checked_updated(const memo_session* s, int32_t layer) {
+    const memob_states_layer* of = &s->states->layers[layer];
+    return of->has & ~of->lent & s->states->updated;
 }
 
 /* Looks at a state.  Returns what is wrong; NULL: nothing, or the session has failed. */
@@ -8781,14 +8821,13 @@ MEMOI const char* memoi_checked_state(memo_session* s, memoi_checked_glance* vie
     /* What an update makes anew does not show whether it ran: its place had any bytes. */
     const int is_old = !is_gradient && is_written && !(uses & MEMO_STATE_MADE) &&
                        s->states->masks[view->layer] >> i & 1;
-    uint64_t* known = &s->checked.states[(int64_t)view->layer * s->desc.n_states + i];
+    uint64_t* known = &s->checked.states[memoi_session_item(s, view->layer, i)];
     const uint64_t before = *known;
     const uint64_t hash = memoi_checked_hash_state(s, view->layer, i, view->on_host);
     if (s->error.status) return NULL;
     view->blamed = i;
-    view->is_due |=
-        is_gradient && before != MEMOI_HASH_ZERO &&
-        (s->states->layers[view->layer].has & s->states->updated & s->states->masks[view->layer]);
+    view->is_due |= is_gradient && before != MEMOI_HASH_ZERO &&
+                    (memoi_checked_updated(s, view->layer) & s->states->masks[view->layer]);
     view->is_changed |= is_old && hash != before;
     view->has_old |= is_old;
     *known = is_gradient && is_update && view->is_end ? 0 : hash;
@@ -8811,14 +8850,13 @@ MEMOI const char* memoi_checked_state(memo_session* s, memoi_checked_glance* vie
 /* An update changes all layers or none: a learning rate of 0 changes none.  If not, view is of the
  * layer and the state that were missed. */
 MEMOI const char* memoi_checked_missed(memo_session* s, memoi_checked_glance* view) {
-    const memob_states* states = s->states;
     memoi_checked* c = &s->checked;
     if (!view->is_end || view->pass != MEMOB_UPDATE || !view->is_due || !view->has_old) return NULL;
     c->n_updated += view->is_changed;
     if (!view->is_changed) c->n_missed = view->layer + 1;
     if (!c->n_updated || !c->n_missed) return NULL;
     view->layer = c->n_missed - 1;
-    view->blamed = __builtin_ctz(states->layers[view->layer].has & states->updated);
+    view->blamed = __builtin_ctz(memoi_checked_updated(s, view->layer));
     return "not changed, although gradients of the layer are not zero, and other layers "
            "change; update each layer";
 }
@@ -8854,7 +8892,7 @@ MEMOI int memoi_checked_is_poisoned(memo_session* s, char* bytes, int64_t n_byte
  * makes anew is poison before.  Returns what is wrong; NULL: nothing, or the session has failed. */
 MEMOI const char* memoi_checked_take_states(memo_session* s, memoi_checked_glance* view) {
     memoi_checked* c = &s->checked;
-    uint32_t used = memob_states_used(s->states, view->pass, view->layer);
+    uint32_t used = memoi_checked_moved(s, view->pass, view->layer);
     if (!c->is_swept) memoi_checked_fill(s, c->states_memory, 2 * c->states_bytes);
     c->is_swept = 1;
 
@@ -8889,7 +8927,7 @@ MEMOI const char* memoi_checked_take_states(memo_session* s, memoi_checked_glanc
 MEMOI void memoi_checked_return_states(memo_session* s, const memoi_checked_glance* view) {
     memoi_checked* c = &s->checked;
     const uint32_t written[] = {0, s->states->gradients, s->states->updated}; /* by pass */
-    uint32_t used = memob_states_used(s->states, view->pass, view->layer);
+    uint32_t used = memoi_checked_moved(s, view->pass, view->layer);
     for (; used && !s->error.status; used &= used - 1) {
         const int32_t i = __builtin_ctz(used);
         const int64_t size_bytes = s->desc.states[i].size_bytes;
@@ -8909,7 +8947,7 @@ MEMOI void memoi_checked_return_states(memo_session* s, const memoi_checked_glan
 MEMOI const char* memoi_checked_harm(memo_session* s, memoi_checked_glance* view) {
     const memoi_checked* c = &s->checked;
     const int is_update = view->pass == MEMOB_UPDATE && !s->is_filling;
-    uint32_t used = memob_states_used(s->states, view->pass, view->layer);
+    uint32_t used = memoi_checked_moved(s, view->pass, view->layer);
     for (; used && !s->error.status; used &= used - 1) {
         const int32_t i = view->blamed = __builtin_ctz(used);
         if (memoi_checked_hash_guard(s, i) != c->guards[i])
@@ -8983,6 +9021,7 @@ void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state
         return memob_states_get_host_address(s->states, layer + 1, state);
     there = of->open_pass ? memob_states_used(s->states, of->open_pass - 1, layer + 1) : 0;
     if (there >> state & 1) return memoi_checked_state_address(s, layer + 1, state);
+    if (of->open_pass == 1 + MEMOB_UPDATE && of->lent >> state & 1) return NULL;
     if (of->has & s->states->masks[layer + 1] & 1u << state)
         memoi_session_lacks_state((memo_session*)(uintptr_t)s, layer, state);
     return NULL;
@@ -9112,6 +9151,12 @@ MEMOI const char* memoi_session_owes(const memo_session* s) {
 MEMOI const char* memoi_session_check_masks(const memo_session* s) {
     const uint32_t* masks = s->batch.states;
     if (!s->states) return masks ? "the session has no states" : NULL;
+    for (int32_t k = 0; k < s->states->n_layers * s->desc.n_states && masks; k++) {
+        const int32_t l = k / s->desc.n_states, i = k % s->desc.n_states;
+        if (s->states->layers[l].lent >> i & 1 && (masks[l] ^ masks[s->states->home[i]]) >> i & 1)
+            return "a SHARED state is used in some layers, and left out in others; all that have "
+                   "it use it, or none";
+    }
     if (s->batch.is_forward_only || (!s->next_turn && !memoi_session_has_part(s)) ||
         memob_states_are_same(s->states, s->masks, masks))
         return NULL;
@@ -9363,7 +9408,7 @@ memo_status memo_session_fill_states(memo_session* s,
 MEMOI void memoi_session_find_whole(memo_session* s, int32_t layer, int32_t state, int64_t begin,
                                     int64_t end) {
     const int32_t n_states = s->desc.n_states;
-    int64_t* set = &s->whole[2 * ((int64_t)layer * n_states + state)];
+    int64_t* set = &s->whole[2 * memoi_session_item(s, layer, state)];
     const int adjoins = begin <= set[1] && end >= set[0];
     int32_t n_left = 0;
     set[0] = adjoins ? memob_min(begin, set[0]) : begin;
@@ -9371,8 +9416,8 @@ MEMOI void memoi_session_find_whole(memo_session* s, int32_t layer, int32_t stat
     for (int64_t k = 0; k < (int64_t)s->states_desc.n_layers * n_states; k++) {
         const memob_states_layer* of = &s->states->layers[k / n_states];
         const int64_t n_bytes = s->whole[2 * k + 1] - s->whole[2 * k];
-        n_left += ((of->has & ~(s->states->gradients | s->states->fetched)) >> k % n_states & 1) &&
-                  n_bytes < s->desc.states[k % n_states].size_bytes;
+        const uint32_t left = of->has & ~(of->lent | s->states->gradients | s->states->fetched);
+        n_left += (left >> k % n_states & 1) && n_bytes < s->desc.states[k % n_states].size_bytes;
     }
     if (!n_left) *s->lost = 0;
 }
@@ -9412,8 +9457,7 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_read_state: %s",
                               s->lost);
     status = *s->lost ? MEMO_STATUS_OK : memo_session_flush(s, error);
-    if (!reads && s->checked.states)
-        s->checked.states[(int64_t)(layer + 1) * s->desc.n_states + state] = 0;
+    if (!reads && s->checked.states) s->checked.states[memoi_session_item(s, layer + 1, state)] = 0;
     if (!status)
         status = memob_states_transfer(s->states, layer + 1, state, reads, offset_bytes, bytes,
                                        n_bytes, error);
@@ -12677,8 +12721,8 @@ MEMOI int64_t memoi_timing_copy(memo_session* s, const memob_states* of, int is_
     for (int32_t k = 0; k < s->states_desc.n_layers * s->desc.n_states; k++) {
         const int32_t layer = k / s->desc.n_states, i = k % s->desc.n_states;
         const memob_states_layer* l = &of->layers[layer];
-        const uint32_t which =
-            l->has & ~(of->gradients | of->fetched) & (is_streamed ? l->streamed : ~l->streamed);
+        const uint32_t which = l->has & ~(l->lent | of->gradients | of->fetched) &
+                               (is_streamed ? l->streamed : ~l->streamed);
         const int64_t most = is_streamed && !to ? 1 : MEMOB_BYTES_MAX; /* a byte takes all along */
         const int64_t size_bytes =
             which >> i & 1 ? memob_min(s->desc.states[i].size_bytes, most) : 0;

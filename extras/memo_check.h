@@ -311,7 +311,7 @@ MEMOI memo_status memoi_verified_compare_all(const memoi_verified* v, const char
     int64_t at = v->output_bytes;
     for (int32_t layer = MEMO_LAYER_FIRST; layer <= v->desc->n_layers && why; layer++)
         for (int32_t i = 0; i < v->desc->n_states && !status; i++) {
-            if (v->desc->states[i].uses != MEMO_STATE_GRADIENT) continue;
+            if (!(v->desc->states[i].uses & MEMO_STATE_GRADIENT)) continue;
             status = memoi_verified_compare(v, v->desc->states[i].name, layer, MEMO_TYPE_F32, at,
                                             v->desc->states[i].size_bytes, why, error);
             at += v->desc->states[i].size_bytes;
@@ -329,7 +329,7 @@ MEMOI memo_status memoi_verified_visit_states(memoi_verified* v, memo_session* s
     for (int32_t layer = MEMO_LAYER_FIRST; layer <= v->desc->n_layers; layer++)
         for (int32_t i = 0; i < v->desc->n_states && !status; i++) {
             const memo_state* state = &v->desc->states[i];
-            if ((state->uses == MEMO_STATE_GRADIENT) != reads) continue;
+            if ((state->uses & MEMO_STATE_GRADIENT ? 1 : 0) != reads) continue;
             if (state->uses & MEMO_STATE_FETCHED) continue; /* it has the caller's numbers */
             memset(bytes, 0, (size_t)state->size_bytes);    /* also where a layer lacks it */
             for (int64_t k = 0; k < state->size_bytes / 2 && !reads; k++) {
@@ -383,7 +383,7 @@ MEMOI memo_status memoi_verified_digest(memoi_verified* v, memo_session* s, memo
     memo_status status = MEMO_STATUS_OK;
     for (int64_t k = 0; k < (int64_t)n * (v->desc->n_layers + 2) && !status; k++) {
         const memo_state* state = &v->desc->states[k % n];
-        if (state->uses == MEMO_STATE_GRADIENT) continue;
+        if (state->uses & MEMO_STATE_GRADIENT) continue;
         memset(bytes, 0, (size_t)state->size_bytes); /* of a layer that lacks the state */
         status = memo_session_read_state(s, (int32_t)(k / n) + MEMO_LAYER_FIRST, (int32_t)(k % n),
                                          0, bytes, state->size_bytes, error);
@@ -481,7 +481,7 @@ MEMOI memo_status memoi_verified_create(memoi_verified* v, memo_error* error) {
     v->n_bytes = v->output_bytes;
     for (int32_t i = 0; i < desc->n_states; i++) {
         most_bytes = memob_max(most_bytes, desc->states[i].size_bytes);
-        if (desc->states[i].uses == MEMO_STATE_GRADIENT)
+        if (desc->states[i].uses & MEMO_STATE_GRADIENT)
             v->n_bytes += desc->states[i].size_bytes * (desc->n_layers + 2);
     }
     if (!v->n_bytes)
@@ -663,7 +663,7 @@ MEMOI memo_status memoi_verified_adds(memoi_verified* v, memo_error* error) {
         for (int32_t i = 0; i < own.n_states && !status; i++) {
             const int64_t n_bytes = own.states[i].size_bytes;
             int64_t at = 0;
-            if (own.states[i].uses != MEMO_STATE_GRADIENT) continue;
+            if (!(own.states[i].uses & MEMO_STATE_GRADIENT)) continue;
             while (at < n_bytes && !found[at]) at++;
             if (at < n_bytes && !memcmp(expected, found, (size_t)n_bytes) &&
                 !memoi_verified_is_infinite(found, n_bytes))

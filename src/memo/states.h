@@ -59,7 +59,7 @@ MEMOI memo_status memob_states_fetch(memob_states* states, memo_error* error) {
     for (int32_t k = 0; k < states->n_layers * states->n_states && states->fetched; k++) {
         const int32_t layer = k / states->n_states, s = k % states->n_states;
         const memob_states_layer* l = &states->layers[layer];
-        const int stays = (int)((l->has & ~l->streamed & states->fetched) >> s & 1);
+        const int stays = (int)((l->has & ~(l->streamed | l->lent) & states->fetched) >> s & 1);
         const int64_t size_bytes = stays ? states->states[s].size_bytes : 0;
         for (int64_t at = 0; at < size_bytes && !status; at += most_bytes) {
             const int64_t n_bytes = memob_min(size_bytes - at, most_bytes);
@@ -167,6 +167,7 @@ MEMOI void memoi_states_annotate(memob_states* states, int32_t layer) {
 MEMOI void memoi_states_clear(memob_states* states, int32_t layer) {
     memob_engine* e = &states->sink.engine;
     uint32_t fresh = states->sink.clock ? 0 : states->gradients & states->masks[layer];
+    fresh &= ~states->layers[layer].begun;
     MEMO_ASSERT(!states->layers[layer].has_gradients); /* 2 */
     for (; fresh && !e->status; fresh &= fresh - 1) {
         const int32_t s = __builtin_ctz(fresh);
@@ -579,16 +580,19 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
                                         int64_t n_bytes, memo_error* error) {
     const char* const name = is_out ? "memo_session_read_state" : "memo_session_write_state";
     memob_engine* e = &states->sink.engine;
-    const memob_state_bytes* of = memoi_states_bytes(states, layer, state);
+    const memob_state_bytes* of;
     const int64_t size_bytes = states->states[state].size_bytes;
     const uint32_t bit = 1u << state;
     memo_status status;
-    const int32_t item = layer * states->n_states + state;
+    int32_t item;
     char* on_host;
     if (states->is_running)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "%s: a layer is open; end it first",
                               name);
-    if (!(states->layers[layer].has & bit)) return MEMO_STATUS_OK;
+    if (!((states->layers[layer].has | states->layers[layer].lent) & bit)) return MEMO_STATUS_OK;
+    layer = memob_states_home(states, layer, state);
+    item = layer * states->n_states + state;
+    of = memoi_states_bytes(states, layer, state);
     if (!memob_is_within(n_bytes, 0, size_bytes) ||
         !memob_is_within(offset_bytes, 0, size_bytes - n_bytes))
         return MEMOB_INVALID(

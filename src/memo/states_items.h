@@ -18,6 +18,7 @@ MEMOI uint32_t memoi_states_used(const memob_states* states, int32_t pass, int32
     if (is_alone && pass == MEMOB_FORWARD) used |= states->alone;
     if (pass == MEMOB_BACKWARD && layer == states->n_layers - 1) /* with its forward */
         used |= states->used_by[MEMOB_FORWARD];
+    if (pass == MEMOB_UPDATE) used &= ~states->layers[layer].lent;
     if (pass == MEMOB_UPDATE && states->updates) return 0;
     return used & states->layers[layer].has;
 }

@@ -17,6 +17,9 @@
  * the device.  So do FETCHED ones, which lie nowhere in memo's memory: a function of the caller
  * takes the place of the file.
  *
+ * Shared states are of their lowest layer, and stay on the device: several layers that are open use
+ * them at once.  What only the update uses is that layer's alone, as if it were not shared.
+ *
  * Update on the host.  States that only the update uses never leave the host, and have no place on
  * the device.
  *
@@ -72,9 +75,11 @@ typedef struct memob_states_sizes {
 
 typedef struct memob_states_layer {
     uint32_t has, streamed, spilled; /* bit s: state s.  spilled: also FETCHED ones that stream */
-    int32_t place;                   /* 0 or 1; -1: nothing is streamed */
-    int32_t has_gradients;           /* a backward of this step has ended */
-    int32_t open_pass;               /* 1 + memob_pass; 0: the layer is closed */
+    /* SHARED ones: of a lower layer, which updates them; that a higher layer's backward begins. */
+    uint32_t lent, begun;
+    int32_t place;         /* 0 or 1; -1: nothing is streamed */
+    int32_t has_gradients; /* a backward of this step has ended */
+    int32_t open_pass;     /* 1 + memob_pass; 0: the layer is closed */
 } memob_states_layer;
 
 /* The update of a layer on the host. */
@@ -94,8 +99,10 @@ typedef struct memob_states {
     uint32_t made;                    /* the update writes all their bytes */
     uint32_t fetched;                 /* the caller's function gives them */
     uint32_t alone;                   /* a forward of no backward reads them, too */
+    uint32_t shared;                  /* one copy for all layers, which stays on the device */
     uint32_t used_by[MEMOB_N_PASSES]; /* (memob_pass): which states each pass uses, and gradients */
     uint32_t hosted;                  /* those that never leave the host */
+    int32_t home[MEMO_STATES_MAX];    /* of SHARED ones: their lowest layer */
     memob_states_trainer trainer;
     memob_states_update* updates; /* (n_layers); NULL: not on the host */
     memob_states_layer* layers;   /* (n_layers) */
@@ -127,6 +134,7 @@ typedef struct memob_states {
 /* Are these the uses of a state? */
 MEMOI int memoi_states_are_uses(uint32_t uses) {
     const uint32_t frozen = MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD;
+    uses &= ~(uint32_t)MEMO_STATE_SHARED;
     if (uses & MEMO_STATE_ALONE) uses = (uses & ~(uint32_t)MEMO_STATE_ALONE) | MEMO_STATE_FORWARD;
     if (uses & MEMO_STATE_UPDATE)
         uses &= ~(uint32_t)MEMO_STATE_MADE;
@@ -148,7 +156,8 @@ MEMOI memo_status memoi_states_check_desc(const memob_states_desc* desc, memo_er
                 (int)i, (long long)state->size_bytes, (int)desc->n_layers);
         if (!memoi_states_are_uses(state->uses))
             return MEMOB_INVALID(error,
-                                 "memo_session_desc.states[%d].uses: %u; a sum of "
+                                 "memo_session_desc.states[%d].uses: %u; with or without _SHARED a "
+                                 "sum of "
                                  "MEMO_STATE_FORWARD, _BACKWARD, _ALONE and _UPDATE, with _UPDATE "
                                  "also _MADE, without it also _FETCHED, or MEMO_STATE_GRADIENT "
                                  "and no other, is valid",
@@ -159,7 +168,8 @@ MEMOI memo_status memoi_states_check_desc(const memob_states_desc* desc, memo_er
 
 /* Bytes that the update of a layer uses. */
 MEMOI double memob_states_update_bytes(const memob_states* states, int32_t layer) {
-    const uint32_t used = states->layers[layer].has & (states->updated | states->gradients);
+    const memob_states_layer* l = &states->layers[layer];
+    const uint32_t used = l->has & ~l->lent & (states->updated | states->gradients);
     double n_bytes = 0;
     for (int32_t s = 0; s < states->n_states; s++)
         if (used >> s & 1) n_bytes += (double)states->states[s].size_bytes;
@@ -171,6 +181,11 @@ MEMOI memob_state_bytes* memoi_states_bytes(const memob_states* states, int32_t 
     MEMO_ASSERT(layer >= 0 && layer < states->n_layers && state >= 0 && /* 1 */
                 state < states->n_states);
     return &states->bytes[(int64_t)layer * states->n_states + state];
+}
+
+/* The layer whose bytes they are: of a SHARED state the lowest that has it. */
+MEMOI int32_t memob_states_home(const memob_states* states, int32_t layer, int32_t state) {
+    return states->layers[layer].lent >> state & 1 ? states->home[state] : layer;
 }
 
 MEMOI memo_owner memoi_states_owner(const memo_state* state) {
@@ -207,7 +222,7 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
                 layer->spilled & states->fetched & 1u << s ? 0 : bytes[is_spilled];
             memob_state_bytes* of = memoi_states_bytes(states, l, s);
             of->at[MEMO_TIER_FILE] = is_spilled && stays_bytes ? stays[2] : -1;
-            if (!(layer->has >> s & 1)) continue;
+            if (!(layer->has & ~layer->lent & 1u << s)) continue;
             of->n_bytes = state->size_bytes;
             sizes->bytes[tier][memoi_states_owner(state)] += stays_bytes;
             for (int32_t k = 0; k < 2; k++) of->at[k] = k < tier ? in_place[k] : stays[k];
@@ -246,6 +261,15 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
     sizes->spill_bytes = stays[2];
 }
 
+/* SHARED states lie where their lowest layer has them. */
+MEMOI void memoi_states_lend(memob_states* states) {
+    for (int32_t k = 0; k < states->n_layers * states->n_states; k++) {
+        const int32_t l = k / states->n_states, s = k % states->n_states;
+        if (states->layers[l].has & states->layers[l].lent & 1u << s)
+            states->bytes[k] = *memoi_states_bytes(states, states->home[s], s);
+    }
+}
+
 MEMOI memo_status memoi_states_run_update(void* update, memo_error* error) {
     const memob_states_update* u = (const memob_states_update*)update;
     return u->states->trainer.update_host(u->states->trainer.user, u->layer, error);
@@ -275,6 +299,28 @@ MEMOI memo_status memoi_states_take_updates(memob_states* states, const memob_st
     return MEMO_STATUS_OK;
 }
 
+/* A SHARED state, which some layers have. */
+MEMOI void memoi_states_share(memob_states* states, int32_t s) {
+    const uint32_t bit = 1u << s;
+    int32_t home = -1, top = -1;
+    for (int32_t l = 0; l < states->n_layers; l++) {
+        if (!(states->layers[l].has & bit)) continue;
+        if (home < 0) home = l;
+        top = l;
+    }
+    states->home[s] = home;
+    if (states->used_by[MEMOB_FORWARD] & bit || states->used_by[MEMOB_BACKWARD] & bit ||
+        states->alone & bit)
+        states->shared |= bit;
+    for (int32_t l = home + 1; home >= 0 && l < states->n_layers; l++) {
+        memob_states_layer* layer = &states->layers[l];
+        layer->lent |= layer->has & bit;
+        if (!(states->shared & bit)) layer->has &= ~bit;
+    }
+    for (int32_t l = 0; l < top; l++)
+        states->layers[l].begun |= states->shared & states->layers[l].has & bit;
+}
+
 /* Which layer has which state, and where. */
 MEMOI void memoi_states_take_table(memob_states* states, const memob_states_desc* desc) {
     static const uint32_t of_pass[] = {MEMO_STATE_FORWARD,
@@ -294,10 +340,11 @@ MEMOI void memoi_states_take_table(memob_states* states, const memob_states_desc
         for (int32_t l = 0; l < desc->n_layers && state->size_bytes; l++)
             if (!state->kinds || state->kinds >> (desc->layer_kinds ? desc->layer_kinds[l] : 0) & 1)
                 states->layers[l].has |= 1u << s;
+        if (state->uses & MEMO_STATE_SHARED) memoi_states_share(states, s);
     }
     for (int32_t l = 0; l < desc->n_layers && desc->streamed; l++) {
         memob_states_layer* layer = &states->layers[l];
-        layer->streamed = desc->streamed[l] & layer->has;
+        layer->streamed = desc->streamed[l] & layer->has & ~states->shared;
         layer->spilled =
             layer->streamed & (states->fetched | (desc->spilled ? desc->spilled[l] : 0));
     }
@@ -334,6 +381,7 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
         if (status) return status;
     }
     memoi_states_lay_out(states);
+    memoi_states_lend(states);
     if (memoi_states_have_windows(states)) {
         e->memory.spill_ops =
             MEMOB_ARRAY(&e->arrays, memob_spill_op, (int64_t)desc->n_layers * desc->n_states * 2);

@@ -98,7 +98,8 @@ static uint64_t fill_word(uint64_t key, int32_t layer, int32_t state, int64_t k)
     return t_mix(key + (uint64_t)(100 * layer + state), (uint64_t)k);
 }
 static int is_filled(const trainer* t, int32_t layer, int32_t i) {
-    return t->states[i].uses & MEMO_STATE_UPDATE && t_has(t, layer, i);
+    return t->states[i].uses & MEMO_STATE_UPDATE && t_has(t, layer, i) &&
+           t_home(t, layer, i) == layer;
 }
 typedef struct fill_job {
     uint64_t *words, key;
@@ -151,6 +152,12 @@ static void draw_trainer(trainer* t) {
     }
     if (memo_test_int(0, 2) == 0) t->states[S_MOMENTS].uses |= MEMO_STATE_ALONE;
     if (memo_test_int(0, 2) == 0) t->states[S_FROZEN].uses = MEMO_STATE_ALONE;
+    if (d->n_states && d->update_on == MEMO_UPDATE_DEVICE && memo_test_int(0, 2) == 0) {
+        const uint32_t where = MEMO_STATE_FIRST | MEMO_STATE_LAST | (memo_test_int(0, 1) ? 2u : 0u);
+        for (int i = S_FIRST; i <= S_FIRST_GRADIENTS; i++)
+            t->states[i].uses |= MEMO_STATE_SHARED, t->states[i].kinds = where;
+        d->update_host = NULL;
+    }
     has_choices = (int)memo_test_int(0, 1);
     for (int k = 0; k < MASKS; k++)
         for (int l = 0; l < T_LAYERS_MAX + 2; l++) {
@@ -158,6 +165,9 @@ static void draw_trainer(trainer* t) {
             if (memo_test_int(0, 2) == 0)
                 out |= 1u << S_GRADIENTS | 1u << S_FIRST_GRADIENTS | 1u << S_LAST_GRADIENTS;
             choices[k][l] = k ? ~out : ~0u;
+            for (int i = 0; i < T_N_STATES && l; i++) /* SHARED ones: in all layers, or none */
+                if (t->states[i].uses & MEMO_STATE_SHARED)
+                    choices[k][l] = (choices[k][l] & ~(1u << i)) | (choices[k][0] & 1u << i);
         }
     if (memo_test_int(0, 1)) d->update_may &= ~MEMO_MAY_NOT_PASS;
     d->forward = failing_forward;
@@ -278,7 +288,7 @@ static memo_status transfer(const trainer* t, memo_session* s, int is_write, sta
     memo_status status = MEMO_STATUS_OK;
     for (int32_t layer = MEMO_LAYER_FIRST; layer <= t->desc.n_layers; layer++)
         for (int32_t i = 0; i < t->desc.n_states && !status; i++) {
-            uint64_t* of = words[layer + 1][i];
+            uint64_t* of = words[t_home(t, layer, i) + 1][i];
             if (t->states[i].uses & MEMO_STATE_GRADIENT || !t_has(t, layer, i)) continue;
             const int64_t n = t->states[i].size_bytes;
             status = is_write ? memo_session_write_state(s, layer, i, 0, of, n, &error)
@@ -290,6 +300,7 @@ static int same_states(const trainer* t, state_words a, state_words b) {
     for (int32_t layer = MEMO_LAYER_FIRST; layer <= t->desc.n_layers; layer++)
         for (int32_t i = 0; i < t->desc.n_states; i++)
             if (!(t->states[i].uses & MEMO_STATE_GRADIENT) && t_has(t, layer, i) &&
+                t_home(t, layer, i) == layer &&
                 memcmp(a[layer + 1][i], b[layer + 1][i], (size_t)t->states[i].size_bytes))
                 return 0;
     return 1;
@@ -463,7 +474,8 @@ static void fill_states(trainer* t, memo_session* s, const call* c) {
 static void transfer_part(trainer* t, memo_session* s, const call* c) {
     static uint64_t words[T_STATE_WORDS_MAX + 1];
     const int legal = is_legal(t, c), reads = c->what == READ, is_zero = !reads && c->how == 5;
-    char* plain = (char*)at.plain.states[c->layer + 1][c->state] + c->offset;
+    const int32_t home = t_home(t, c->layer, c->state);
+    char* plain = (char*)at.plain.states[home + 1][c->state] + c->offset;
     for (int64_t k = 0; k <= T_STATE_WORDS_MAX; k++) words[k] = t_mix(c->key, (uint64_t)k);
     for (int is_again = 0; is_again < 2; is_again++) {
         const memo_status status =

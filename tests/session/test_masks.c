@@ -1,5 +1,6 @@
-/* test_masks.c - steps that leave states out, and states that a forward alone reads: the bits of a
- * trainer that does the same by itself, the bytes that travel, and what is refused.
+/* test_masks.c - steps that leave states out, states that a forward alone reads, and states that
+ * layers share: the bits of a trainer that does the same by itself, the bytes that travel, and what
+ * is refused.
  * test_random_calls.c has random choices beside plain arrays. */
 #include "memo_plan.h"
 #include "owned.h"
@@ -224,4 +225,189 @@ TEST(a_state_alone_is_for_forwards_alone) {
     t.states[W].uses = MEMO_STATE_ALONE | MEMO_STATE_UPDATE; /* the trainer's forward reads it */
     own_session* s = new_session(&t.desc);
     CHECK_ERROR(memo_session_run(s, NULL, &error), INVALID_STATE, "does not use it");
+}
+
+/* --- shared states --- */
+
+/* A table that FIRST, some layers and LAST use, with its gradient and moments. */
+enum { TABLE, TABLE_GRADIENT, TABLE_MOMENTS, TABLE_WORDS = 300 };
+typedef struct tied {
+    memo_session_desc desc;
+    memo_state states[6];
+    memo_item input;
+    int32_t kinds[LAYERS];
+    uint64_t x;
+    int n_updates; /* of the table */
+} tied;
+enum { T_W = 3, T_G, T_M };
+
+static int uses_table(int32_t layer) { return layer < 0 || layer == LAYERS || layer % 4 == 1; }
+
+static void tied_forward(void* user, memo_session* s, int32_t layer) {
+    tied* t = (tied*)user;
+    if (layer == 0) t->x = mix_state(3, s, &t->desc, MEMO_LAYER_FIRST, TABLE);
+    t->x = mix_state(t->x, s, &t->desc, layer, T_W);
+    if (uses_table(layer)) t->x = mix_state(t->x, s, &t->desc, layer, TABLE);
+    *(uint64_t*)memo_session_get_address(s, layer, 0) = t->x;
+}
+static void tied_between(void* user, memo_session* s) {
+    tied* t = (tied*)user;
+    t->x = mix_state(t->x, s, &t->desc, LAYERS, TABLE);
+    add_words(s, &t->desc, LAYERS, TABLE_GRADIENT, t->x);
+}
+static void tied_backward(void* user, memo_session* s, int32_t layer) {
+    tied* t = (tied*)user;
+    t->x = mix_state(mix(t->x, *(uint64_t*)memo_session_get_address(s, layer, 0)), s, &t->desc,
+                     layer, T_W);
+    add_words(s, &t->desc, layer, T_G, t->x);
+    if (uses_table(layer)) add_words(s, &t->desc, layer, TABLE_GRADIENT, t->x);
+    if (layer == 0) add_words(s, &t->desc, MEMO_LAYER_FIRST, TABLE_GRADIENT, ~t->x);
+}
+static void tied_update(void* user, memo_session* s, int32_t layer) {
+    tied* t = (tied*)user;
+    const int has_table = memo_session_get_state(s, layer, TABLE) != NULL;
+    CHECK(has_table == (layer == MEMO_LAYER_FIRST));
+    t->n_updates += has_table;
+    const int of = has_table ? TABLE : T_W;
+    change_words(s, &t->desc, layer, of + 2, mix_state(1, s, &t->desc, layer, of + 1));
+    change_words(s, &t->desc, layer, of, mix_state(2, s, &t->desc, layer, of + 2));
+}
+
+/* The same trainer on plain arrays. */
+static uint64_t plain_table[3][TABLE_WORDS], plain_layers[LAYERS][3][WEIGHT_WORDS];
+static uint64_t mix_words(uint64_t h, const uint64_t* words, int n) {
+    for (int i = 0; i < n; i++) h = mix(h, words[i]);
+    return h;
+}
+static void add_plain(uint64_t* words, int n, uint64_t h) {
+    for (int i = 0; i < n; i++) words[i] += h * (uint64_t)(2 * i + 1);
+}
+static void change_plain(uint64_t* words, int n, uint64_t h) {
+    for (int i = 0; i < n; i++) words[i] = mix(words[i], h);
+}
+static void run_plain_tied(void) {
+    enum { E = TABLE_WORDS, N = WEIGHT_WORDS };
+    uint64_t inputs[LAYERS], x = mix_words(3, plain_table[0], E);
+    for (int l = 0; l < LAYERS; l++) {
+        x = mix_words(x, plain_layers[l][0], N);
+        if (uses_table(l)) x = mix_words(x, plain_table[0], E);
+        inputs[l] = x;
+    }
+    x = mix_words(x, plain_table[0], E);
+    add_plain(plain_table[1], E, x);
+    for (int l = LAYERS - 1; l >= 0; l--) {
+        x = mix_words(mix(x, inputs[l]), plain_layers[l][0], N);
+        add_plain(plain_layers[l][1], N, x);
+        if (uses_table(l)) add_plain(plain_table[1], E, x);
+    }
+    add_plain(plain_table[1], E, ~x);
+}
+static void update_plain_tied(void) {
+    for (int l = -1; l < LAYERS; l++) {
+        uint64_t* of = l < 0 ? plain_table[0] : plain_layers[l][0];
+        const int n = l < 0 ? TABLE_WORDS : WEIGHT_WORDS;
+        change_plain(of + 2 * n, n, mix_words(1, of + n, n));
+        change_plain(of, n, mix_words(2, of + 2 * n, n));
+        memset(of + n, 0, (size_t)n * 8);
+    }
+}
+
+static void init_tied(tied* t, int is_shared) {
+    const uint32_t shared = is_shared ? MEMO_STATE_SHARED : 0;
+    const uint32_t where = is_shared ? MEMO_STATE_FIRST | MEMO_STATE_LAST | 2u : MEMO_STATE_FIRST;
+    const memo_state states[] = {{"table", 8 * TABLE_WORDS, MEMO_STATE_WEIGHTS | shared, where},
+                                 {"d", 8 * TABLE_WORDS, MEMO_STATE_GRADIENT | shared, where},
+                                 {"m", 8 * TABLE_WORDS, MEMO_STATE_UPDATE | shared, where},
+                                 {"w", 8 * WEIGHT_WORDS, MEMO_STATE_WEIGHTS, 3},
+                                 {"g", 8 * WEIGHT_WORDS, MEMO_STATE_GRADIENT, 3},
+                                 {"m2", 8 * WEIGHT_WORDS, MEMO_STATE_UPDATE, 3}};
+    memset(t, 0, sizeof *t);
+    t->desc = MEMO_ZERO(memo_session_desc);
+    memcpy(t->states, states, sizeof states);
+    for (int l = 0; l < LAYERS; l++) t->kinds[l] = uses_table(l);
+    t->input = (memo_item)MEMO_ITEM("input", 8, MEMO_MOVE);
+    t->desc.tensors = &t->input, t->desc.n_tensors = 1;
+    t->desc.n_layers = LAYERS, t->desc.n_rows = 4;
+    t->desc.layer_kinds = t->kinds;
+    t->desc.states = t->states, t->desc.n_states = 6;
+    t->desc.user = t;
+    t->desc.forward = tied_forward, t->desc.between = tied_between;
+    t->desc.backward = tied_backward, t->desc.update = tied_update;
+    t->desc.micro_batches = 2;
+    t->desc.timed_steps = -1;
+}
+
+TEST(layers_share_a_state_in_one_place) {
+    static const int may[] = {0, MEMO_MAY_DEFER | MEMO_MAY_NOT_PASS,
+                              MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS};
+    static uint64_t words[WEIGHT_WORDS];
+    for (int m = 0; m < 3; m++)
+        for (int k = 0; k < 4; k++) { /* the least, more, all; checked */
+            tied t;
+            int64_t least_bytes = 0;
+            IN_CASE("update_may %d, budget %d", may[m], k);
+            init_tied(&t, 1);
+            t.desc.update_may = may[m];
+            t.desc.is_checked = k == 3;
+            CHECK_OK(memo_session_get_least(&t.desc, &least_bytes, &error));
+            t.desc.device_bytes = least_bytes + (k % 3) * (k % 3) * 30000;
+            own_session* s = new_session(&t.desc);
+            memset(plain_table, 0, sizeof plain_table);
+            memset(plain_layers, 0, sizeof plain_layers);
+            for (int i = 0; i < TABLE_WORDS; i++) plain_table[0][i] = mix(9, (uint64_t)i);
+            CHECK_OK(
+                memo_session_write_state(s, 1, TABLE, 0, plain_table[0], 8 * TABLE_WORDS, &error));
+            for (int step = 0; step < 4; step++) {
+                for (int i = 0; i < 2; i++) {
+                    const memo_batch batch = {.more_follow = !i};
+                    CHECK_OK(memo_session_run(s, &batch, &error));
+                    run_plain_tied();
+                }
+                CHECK_OK(memo_session_update(s, &error));
+                update_plain_tied();
+            }
+            for (int32_t l = -1; l <= LAYERS; l++)
+                for (int i = 0; i < 3; i += 2) {
+                    if (uses_table(l)) {
+                        CHECK_OK(
+                            memo_session_read_state(s, l, i, 0, words, 8 * TABLE_WORDS, &error));
+                        CHECK(!memcmp(words, plain_table[i], 8 * TABLE_WORDS));
+                    }
+                    if (l < 0 || l == LAYERS) continue;
+                    CHECK_OK(
+                        memo_session_read_state(s, l, T_W + i, 0, words, 8 * WEIGHT_WORDS, &error));
+                    CHECK(!memcmp(words, plain_layers[l][i], 8 * WEIGHT_WORDS));
+                }
+            CHECK_IS(t.n_updates, ==, 4);
+            const memo_step_plan* plan = memo_session_get_info(s).plan;
+            if (k == 2) CHECK_IS(plan->n_streamed, ==, 0);
+        }
+}
+
+/* One table takes the bytes of one. */
+TEST(a_shared_state_counts_once) {
+    int64_t bytes[2];
+    for (int is_shared = 0; is_shared < 2; is_shared++) {
+        tied t;
+        init_tied(&t, is_shared);
+        own_step_plan* plan = step_plan_of(&t.desc, NULL);
+        bytes[is_shared] = plan->device_bytes;
+    }
+    CHECK_IS(bytes[0], ==, bytes[1]);
+}
+
+TEST(bad_shared_states_are_refused) {
+    tied t;
+    memo_session* none = NULL;
+    init_tied(&t, 1);
+    t.states[TABLE].uses &= ~(uint32_t)MEMO_STATE_SHARED;
+    CHECK_ERROR(memo_session_create(&t.desc, &none, &error), INVALID_ARGUMENT,
+                "add MEMO_STATE_SHARED");
+    init_tied(&t, 1);
+    uint32_t masks[LAYERS + 2];
+    for (int l = 0; l < LAYERS + 2; l++) masks[l] = l == 2 ? ~1u : ~0u;
+    own_session* s = new_session(&t.desc);
+    const memo_batch batch = {.states = masks};
+    CHECK_ERROR(memo_session_run(s, &batch, &error), INVALID_ARGUMENT,
+                "SHARED state is used in some");
 }

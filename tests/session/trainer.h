@@ -113,6 +113,7 @@ typedef struct t_job {
     t_sums* sums;
     int32_t what, layer, n_layers, has_experts, mistake;
     int32_t is_alone;               /* a forward of no backward */
+    int32_t shares;                 /* layers use the table of FIRST */
     int64_t begin, end, n_rows;     /* a slice of the rows of the micro-batch */
     int64_t number;                 /* of the micro-batch */
     int32_t tensor;                 /* to recompute */
@@ -138,6 +139,7 @@ static uint64_t t_mix_state(const t_job* j, int32_t state, uint64_t h) {
 }
 static uint64_t t_mix_weights(const t_job* j, uint64_t h) {
     h = t_mix_state(j, S_FROZEN, t_mix_state(j, S_WEIGHTS, h + (uint64_t)j->layer));
+    if (j->shares) h = t_mix_state(j, S_FIRST, h);
     return j->is_alone ? t_mix_state(j, S_MOMENTS, h) : h;
 }
 
@@ -294,9 +296,27 @@ static memo_status t_run_job(void* arguments, MEMO_UNUSED memo_error* e) {
 static int t_has(const trainer* t, int32_t layer, int32_t state) {
     const uint32_t kinds = t->states[state].kinds;
     if (!t->states[state].size_bytes) return 0;
+    if (t->states[state].uses & MEMO_STATE_SHARED) {
+        if (layer == MEMO_LAYER_FIRST) return (kinds & MEMO_STATE_FIRST) != 0;
+        if (layer == t->desc.n_layers) return (kinds & MEMO_STATE_LAST) != 0;
+        return kinds >> t->kinds[layer] & 1;
+    }
     if (kinds & (MEMO_STATE_FIRST | MEMO_STATE_LAST))
         return layer == (kinds & MEMO_STATE_FIRST ? MEMO_LAYER_FIRST : t->desc.n_layers);
     return layer >= 0 && layer < t->desc.n_layers && (!kinds || kinds >> t->kinds[layer] & 1);
+}
+
+/* SHARED states are of FIRST. */
+static int32_t t_home(const trainer* t, int32_t layer, int32_t state) {
+    return t->states[state].uses & MEMO_STATE_SHARED ? MEMO_LAYER_FIRST : layer;
+}
+
+/* The layer that a job of a layer takes a SHARED state of; -2: none. */
+static int32_t t_shared_by(const trainer* t, int32_t what, int32_t layer, int32_t state) {
+    if (what >= T_UPDATE) return layer == MEMO_LAYER_FIRST ? layer : -2;
+    if (t_has(t, layer, state)) return layer;
+    if (layer == 0) return MEMO_LAYER_FIRST;
+    return what == T_BACKWARD && layer == t->desc.n_layers - 1 ? t->desc.n_layers : -2;
 }
 
 /* The step of the plain trainer uses the state. */
@@ -323,15 +343,21 @@ static t_job t_job_of_states(trainer* t, int32_t what, int32_t layer, const memo
     for (int32_t i = 0; i < t->desc.n_states; i++) {
         const int is_first = t->states[i].kinds == MEMO_STATE_FIRST && what < T_UPDATE;
         const int is_last = t->states[i].kinds == MEMO_STATE_LAST && what < T_UPDATE;
-        const int32_t of = is_first ? MEMO_LAYER_FIRST : is_last ? n : layer;
+        const int is_shared = (t->states[i].uses & MEMO_STATE_SHARED) != 0;
+        const int32_t of = is_shared  ? t_shared_by(t, what, layer, i)
+                           : is_first ? MEMO_LAYER_FIRST
+                           : is_last  ? n
+                                      : layer;
         j.n_words[i] = t->states[i].size_bytes / 8;
         if (t->states[i].uses & MEMO_STATE_MADE) j.made |= 1u << i;
         if (!(t->states[i].uses & (used[what] | (j.is_alone ? MEMO_STATE_ALONE : 0u))) ||
-            (is_first && layer) || (is_last && (what != T_BACKWARD || layer < n - 1)))
+            (is_first && layer) || (is_last && (what != T_BACKWARD || layer < n - 1)) ||
+            of < MEMO_LAYER_FIRST)
             continue;
+        j.shares |= is_shared;
         if (plain)
             j.states[i] = (what == T_UPDATE_HOST ? t_has : t_is_used)(t, of, i)
-                              ? plain->states[of + 1][i]
+                              ? plain->states[t_home(t, of, i) + 1][i]
                               : NULL;
         else if (on_host)
             j.states[i] = (uint64_t*)on_host[i];
@@ -379,7 +405,7 @@ static void t_launch(trainer* t, memo_session* s, t_job* j) {
         add_use(&u, is_written, j->tensors[i] + first * T_WORDS, (last - first) * T_ROW_BYTES);
     }
     for (int32_t i = 0; i < T_N_STATES; i++) {
-        const int is_gradient = i < t->desc.n_states && t->states[i].uses == MEMO_STATE_GRADIENT;
+        const int is_gradient = i < t->desc.n_states && (t->states[i].uses & MEMO_STATE_GRADIENT);
         add_use(&u, j->what == (is_gradient ? T_BACKWARD : T_UPDATE), j->states[i],
                 8 * j->n_words[i]);
     }
@@ -620,7 +646,7 @@ static MEMO_UNUSED void t_run_plain_call(trainer* t, t_plain* plain, int32_t n_g
 static MEMO_UNUSED void t_drop_gradients(trainer* t, t_plain* plain) {
     for (int32_t layer = 0; layer < t->desc.n_layers + 2; layer++)
         for (int32_t i = 0; i < t->desc.n_states; i++)
-            if (t->states[i].uses == MEMO_STATE_GRADIENT)
+            if (t->states[i].uses & MEMO_STATE_GRADIENT)
                 memset(plain->states[layer][i], 0, sizeof plain->states[layer][i]);
 }
 
@@ -628,7 +654,7 @@ static MEMO_UNUSED void t_drop_gradients(trainer* t, t_plain* plain) {
 static int t_is_updated(const trainer* t, int32_t layer) {
     int has = 0;
     for (int32_t i = 0; i < t->desc.n_states; i++) {
-        if (t->states[i].uses != MEMO_STATE_GRADIENT) continue;
+        if (!(t->states[i].uses & MEMO_STATE_GRADIENT)) continue;
         if (t_is_used(t, layer, i)) return 1;
         has |= t_has(t, layer, i);
     }

@@ -15,6 +15,9 @@ enum {
     MEMO_STATE_MADE = 16,
     /* A forward alone reads it, as of averaged weights.  FORWARD includes forwards alone. */
     MEMO_STATE_ALONE = 32,
+    /* With any other use: one copy for all layers that have it, such as a table that is tied.  See
+     * Shared states in memo_plan.h. */
+    MEMO_STATE_SHARED = 64,
     /* With FORWARD, BACKWARD or ALONE, and no other use: frozen weights in a file of the caller's,
      * whose bytes memo_session_desc.fetch copies.  See Fetched states in memo_plan.h. */
     MEMO_STATE_FETCHED = 128

@@ -158,7 +158,7 @@ typedef struct memo_session memo_session;
  * Layers.  A state whose kinds have the bit MEMO_STATE_FIRST is of the part before layer 0, such as
  * an embedding: layer MEMO_LAYER_FIRST.  A state with the bit MEMO_STATE_LAST is of the part after
  * the last layer, such as a classifier: layer n_layers.  kinds 0 means all layers between these
- * two.  A state has at most one of both bits: weights that both use belong to the trainer.  The
+ * two.  A state that both use is SHARED, see below; others have at most one of both bits.  The
  * states of a layer are on the device between begin and end of the layer.  States of
  * FIRST are there until layer 0 ends the forward, and after layer 0 begins the backward.  States of
  * LAST are there from the end of the last forward to the end of the first backward.  One layer is
@@ -213,6 +213,21 @@ typedef struct memo_session memo_session;
  * masks of a step are those of its update, too, whenever that runs; where the next step has other
  * masks, updates that are deferred run in a pass before it.  Where masks change, the device waits
  * for what is newer to leave.  Plans and predictions are those of a step that uses all states.
+ *
+ * Shared states.  A state with the bit MEMO_STATE_SHARED has one copy, in the budget, for all
+ * layers that have it, FIRST and LAST included: a tied table, a table that several heads use.
+ *
+ *     {"table", 4 * V * C, MEMO_STATE_WEIGHTS | MEMO_STATE_SHARED,
+ *      MEMO_STATE_FIRST | MEMO_STATE_LAST}
+ *
+ * Each pass of these layers finds it at one address.  It stays on the device, but for what the
+ * update alone uses, which belongs to the lowest of these layers, and may leave.  A gradient is
+ * cleared before the first backward that uses it, of the highest layer.  The update of the lowest
+ * layer gets the state; it runs when all of them have added their parts, at every moment.  In
+ * `update` of a layer above memo_session_get_state gives NULL, without an error.
+ * memo_session_read_state and memo_session_write_state take any of the layers.  The bits in masks
+ * are equal in all of them.  Not with update_host, and not across sessions: stages of a pipeline
+ * have two states.
  *
  * Alone.  A state with the bit MEMO_STATE_ALONE is also read by a forward alone
  * (memo_batch.is_forward_only), such as averaged weights, which the update writes: ALONE | UPDATE.

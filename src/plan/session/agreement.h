@@ -205,11 +205,17 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
                              desc->states_stay ? "states_stay is 1" : "one layer");
 
     for (int32_t i = 0; i < desc->n_states; i++) {
-        if ((desc->states[i].kinds & ends) == ends)
+        const int is_shared = (desc->states[i].uses & MEMO_STATE_SHARED) != 0;
+        if ((desc->states[i].kinds & ends) == ends && !is_shared)
             return MEMOB_INVALID(error,
                                  "memo_session_desc.states[%d].kinds: FIRST and LAST, which would "
-                                 "be two states; keep what both use in memory of the trainer, or "
-                                 "declare one of each",
+                                 "be two states; add MEMO_STATE_SHARED to its uses, or declare "
+                                 "one of each",
+                                 (int)i);
+        if (is_shared && desc->update_host)
+            return MEMOB_INVALID(error,
+                                 "memo_session_desc.states[%d].uses: SHARED, but update_host is "
+                                 "set; leave one of them out",
                                  (int)i);
         if (!desc->states[i].kinds) table[i].kinds = ~ends;
     }
@@ -255,7 +261,7 @@ MEMOI memo_status memoi_session_take_states(memo_session* s, memo_error* error) 
  * alone uses, or forwards alone, then gradients, FETCHED ones, which take no host memory, and
  * others. */
 MEMOI int32_t memoi_session_leaves(uint32_t uses) {
-    uses &= ~(uint32_t)(MEMO_STATE_MADE | MEMO_STATE_ALONE);
+    uses &= ~(uint32_t)(MEMO_STATE_MADE | MEMO_STATE_ALONE | MEMO_STATE_SHARED);
     if (!uses || uses == MEMO_STATE_UPDATE) return 0;
     if (uses == MEMO_STATE_GRADIENT) return 1;
     return uses & MEMO_STATE_FETCHED ? 2 : 3;
@@ -270,7 +276,8 @@ MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, int to_fil
         const uint32_t uses = s->desc.states[i].uses;
         const int64_t count = memob_min(n, n_layers);
         if (memoi_session_leaves(uses) != k / s->states_desc.n_states ||
-            (to_file && uses & MEMO_STATE_FETCHED))
+            (to_file && uses & MEMO_STATE_FETCHED) ||
+            (uses & MEMO_STATE_SHARED && memoi_session_leaves(uses)))
             continue;
         for (int64_t layer = 0; layer < n_layers; layer++)
             if ((layer + 1) * count / n_layers > layer * count / n_layers) bits[layer] |= 1u << i;

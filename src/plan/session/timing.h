@@ -216,8 +216,8 @@ MEMOI int64_t memoi_timing_copy(memo_session* s, const memob_states* of, int is_
     for (int32_t k = 0; k < s->states_desc.n_layers * s->desc.n_states; k++) {
         const int32_t layer = k / s->desc.n_states, i = k % s->desc.n_states;
         const memob_states_layer* l = &of->layers[layer];
-        const uint32_t which =
-            l->has & ~(of->gradients | of->fetched) & (is_streamed ? l->streamed : ~l->streamed);
+        const uint32_t which = l->has & ~(l->lent | of->gradients | of->fetched) &
+                               (is_streamed ? l->streamed : ~l->streamed);
         const int64_t most = is_streamed && !to ? 1 : MEMOB_BYTES_MAX; /* a byte takes all along */
         const int64_t size_bytes =
             which >> i & 1 ? memob_min(s->desc.states[i].size_bytes, most) : 0;
