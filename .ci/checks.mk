@@ -111,7 +111,7 @@ build/fuzz/%.passed: build/fuzz/%
 		exit 1; \
 	fi
 
-fuzz-planted: ## plant six bugs for each fuzzer (tests/fuzz_planted.txt), each of which it must find in 5 s, from two seeds; ARGS="session": some
+fuzz-planted: ## plant six bugs for each fuzzer (tests/fuzz_planted.txt), each of which it must find in 5 s of processor time, from two seeds; ARGS="session": some
 	@$(call need,clang,clang)
 	@python3 tests/fuzz_planted.py $(ARGS)
 

@@ -5,12 +5,13 @@
 
 The changes of tests/fuzz_planted.txt are compiled into one copy of the tree, in build/fuzz-planted, and MEMO_PLANTED=K makes the
 change K, as in mutation.py; a tool in Python gets a copy for each change.  Each fuzzer runs with each of its changes and each seed
-for SECONDS, from tests/corpus; without a change it must find nothing.  PART: only changes whose first line contains one.
+for SECONDS of processor time, from tests/corpus; without a change it must find nothing.  PART: only changes whose first line contains one.
 The last line is "N found, N missed"."""
 import argparse
 import os
-import re
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -61,16 +62,18 @@ def build(changes):
 
 
 def finds(fuzzer, k, path, seconds, seed):
-    """1: it ends with a failure; its output is in FOLDER."""
+    """Whether it ends with a failure before the system ends it; its output is in FOLDER."""
     corpus, log = f"found/{fuzzer}-{k}-{seed}", f"{FOLDER}/{fuzzer}-{k}-{seed}.log"
     os.makedirs(f"{FOLDER}/{corpus}")
     environment = {**os.environ, "MEMO_PLANTED": str(k)}
     if path.endswith(".py") and k:
         environment["FUZZ_TOOL"] = f"{k}.py"
     with open(log, "w") as out:
-        return subprocess.run([f"build/fuzz/fuzz_{fuzzer}", f"-max_total_time={seconds}", f"-seed={seed}", "-max_len=4096", "-timeout=60",
-                               f"-artifact_prefix=found/{fuzzer}-", "-verbosity=0", corpus, f"tests/corpus/{fuzzer}"],
-                              cwd=FOLDER, stdout=out, stderr=out, env=environment).returncode != 0
+        return subprocess.run([f"build/fuzz/fuzz_{fuzzer}", "-max_total_time=600", f"-seed={seed}", "-max_len=4096", "-timeout=60",
+                               f"-artifact_prefix=found/{fuzzer}-", "-verbosity=0", "-print_final_stats=1", corpus, f"tests/corpus/{fuzzer}"],
+                              cwd=FOLDER, stdout=out, stderr=out, env=environment,
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
+                              ).returncode not in (0, -signal.SIGXCPU)
 
 
 def main():

@@ -23,6 +23,7 @@ static void same_trace(const memo_trace* a, const memo_trace* b) {
         }
         FUZZ_CHECK(x->id == y->id && x->stream == y->stream);
         FUZZ_CHECK(x->size_bytes == y->size_bytes && x->memory_class == y->memory_class);
+        FUZZ_CHECK(x->kind != MEMO_REQUEST_MALLOC || memob_request_origin(a, i) == i);
     }
 }
 

@@ -3,9 +3,13 @@
  *
  * A byte of the input chooses the struct, and each further byte one of its words: 0, small numbers,
  * extremes of 32 and 64 bits, NaN, infinities, tiny and huge reals.  Pointers are valid, and counts
- * of what they point to are those of the arrays, or what no array can have.  make -f .ci/checks.mk fuzz runs it with
+ * of what they point to are those of the arrays, or what no array can have.  Some targets begin with a
+ * valid struct, of which up to three fields become others.  make -f .ci/checks.mk fuzz runs it with
  * clang's libFuzzer; tests/memo/test_corpus.c replays the inputs that were found. */
 #include <stddef.h>
+#ifndef FUZZ_REPLAY
+#define FUZZ_BYTES
+#endif
 static void* fuzz_malloc(size_t n_bytes);
 #define MEMO_MALLOC(n_bytes) fuzz_malloc(n_bytes)
 #define MEMO_FREE(address)   free(address)
@@ -31,6 +35,7 @@ enum { FUZZ_N = 4 }; /* elements of every array */
 typedef struct fuzz_bytes {
     const uint8_t* next;
     size_t left;
+    int is_valid; /* structs are valid but for a few fields */
 } fuzz_bytes;
 
 static int fuzz_pick(fuzz_bytes* in, int n) {
@@ -60,8 +65,13 @@ static void fuzz_word(fuzz_bytes* in, void* word) {
 
 /* All words of a struct. */
 static void fuzz_fill(fuzz_bytes* in, void* desc, size_t n_bytes) {
+    const int64_t last = 1; /* what fuzz_word writes behind the last byte */
     memset(desc, 0, n_bytes);
-    for (size_t at = 0; at + 8 <= n_bytes; at += 8) fuzz_word(in, (char*)desc + at);
+    for (size_t at = 0; at + 8 <= n_bytes; at += 8)
+        if (in->left)
+            fuzz_word(in, (char*)desc + at);
+        else
+            memcpy((char*)desc + at, &last, 8);
 }
 
 /* FUZZ_POINTERS(a struct, its size, addresses of all its pointers or NULL) sets the pointers to
@@ -88,6 +98,35 @@ static void fuzz_change(fuzz_bytes* in, void* desc, size_t n_bytes) {
         fuzz_word(in, (char*)desc + 8 * fuzz_pick(in, (int)(n_bytes / 8)));
 }
 
+/* Up to three fields, of four bytes or of eight. */
+static void fuzz_change_fields(fuzz_bytes* in, void* desc, size_t n_bytes) {
+    static const int32_t halves[] = {0, 1, -1, 2, 3, 4, 5, 8, 64, 1000, INT32_MIN, INT32_MAX};
+    for (int i = fuzz_pick(in, 4); i > 0; i--) {
+        const int place = fuzz_pick(in, (int)(n_bytes / 4)), how = fuzz_pick(in, 24);
+        if (how < 12)
+            memcpy((char*)desc + 4 * place, &halves[how], 4);
+        else if (n_bytes >= 8)
+            fuzz_word(in, (char*)desc + 8 * (place / 2 % (int)(n_bytes / 8)));
+    }
+}
+/* All words of a struct are any, or a few fields of a valid one. */
+static void fuzz_fill_from(fuzz_bytes* in, void* desc, const void* valid, size_t n_bytes) {
+    if (!in->is_valid) {
+        fuzz_fill(in, desc, n_bytes);
+        return;
+    }
+    memcpy(desc, valid, n_bytes);
+    fuzz_change_fields(in, desc, n_bytes);
+}
+
+/* The same for one of a table, of which most are as they are. */
+static void fuzz_fill_one(fuzz_bytes* in, void* desc, const void* valid, size_t n_bytes) {
+    if (in->is_valid && fuzz_pick(in, 8))
+        memcpy(desc, valid, n_bytes);
+    else
+        fuzz_fill_from(in, desc, valid, n_bytes);
+}
+
 /* A float has the type of its own bytes, so it takes the reals in another way. */
 static float fuzz_float(fuzz_bytes* in) {
     static const float values[] = {0, 1, 0.5f, -1, 1e-38f, 3e38f, INFINITY, -INFINITY, NAN};
@@ -102,6 +141,15 @@ static int64_t fuzz_count(fuzz_bytes* in) {
 static int32_t fuzz_count_32(fuzz_bytes* in) {
     static const int32_t counts[] = {1, 2, FUZZ_N, 0, 3, -1, INT32_MIN};
     return counts[fuzz_pick(in, 7)];
+}
+
+/* Planning takes as long as a hundred other inputs: one of n is planned in full, and each of those
+ * that were found. */
+static int fuzz_plans_less(fuzz_bytes* in, int n) {
+#ifdef FUZZ_REPLAY
+    if (!in->is_valid) return 0;
+#endif
+    return fuzz_pick(in, n) != 0;
 }
 
 static int fuzz_is_refused(memo_status status) {
@@ -122,6 +170,12 @@ static void fuzz_rows(fuzz_bytes* in, int64_t* rows) {
 
 static void fuzz_tensors(fuzz_bytes* in, memo_item* tensors) {
     for (int t = 0; t < FUZZ_N; t++) {
+        const memo_item valid = {"t", 64, t, 0, 0, 0};
+        if (in->is_valid) {
+            fuzz_fill_one(in, &tensors[t], &valid, sizeof valid);
+            tensors[t].name = "t";
+            continue;
+        }
         FUZZ_POINTERS(tensors[t], 32, &tensors[t].name);
         tensors[t].name = "t";
         fuzz_word(in, &tensors[t].row_bytes);
@@ -136,15 +190,22 @@ static void fuzz_tensors(fuzz_bytes* in, memo_item* tensors) {
 
 static void fuzz_swap_desc_fill(fuzz_bytes* in, memo_swap_desc* desc, memo_item* tensors,
                                 int64_t* rows) {
-    fuzz_fill(in, desc, offsetof(memo_swap_desc, desc_name)); /* tests/corpus has no word for it */
+    const memo_swap_desc valid = {
+        .n_tensors = FUZZ_N, .n_layers = FUZZ_N, .n_rows = 8, .tile_rows = 1, .alpha = 0.5};
+    /* tests/corpus has no word for desc_name */
+    fuzz_fill_from(in, desc, &valid, offsetof(memo_swap_desc, desc_name));
     FUZZ_POINTERS(*desc, 200, &desc->device, &desc->compute_stream, &desc->tensors, &desc->order,
                   &desc->layer_kinds, &desc->rows, &desc->device_memory, &desc->host_memory,
                   &desc->spill_directory, &desc->desc_name, &desc->ends);
     fuzz_tensors(in, tensors);
     fuzz_rows(in, rows);
     desc->tensors = tensors;
-    desc->n_tensors = fuzz_count_32(in);
-    desc->n_layers = fuzz_count_32(in);
+    if (!in->is_valid) {
+        desc->n_tensors = fuzz_count_32(in);
+        desc->n_layers = fuzz_count_32(in);
+    }
+    if (desc->n_tensors > FUZZ_N) desc->n_tensors = FUZZ_N;
+    if (desc->n_layers > FUZZ_N) desc->n_layers = FUZZ_N;
     desc->rows = fuzz_pick(in, 2) ? rows : NULL;
 }
 
@@ -178,7 +239,8 @@ static void fuzz_swap(fuzz_bytes* in) {
         (void)fuzz_is_refused(memob_swap_fill_rows(&desc, by_alpha, &fuzz_error));
         if (!fuzz_is_refused(memo_swap_desc_get_sizes(&desc, &sizes, &fuzz_error)))
             FUZZ_CHECK(sizes.device_bytes >= 0 && sizes.host_bytes >= 0 &&
-                       sizes.swapped_bytes >= 0);
+                       sizes.swapped_bytes >= 0 && desc.n_slices >= 0 &&
+                       desc.n_slices <= desc.n_layers);
     }
 }
 
@@ -194,8 +256,11 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     memo_swap_plan* plan = NULL;
     fuzz_swap_desc_fill(in, &swap, tensors, rows);
     swap.rows = NULL;
-    FUZZ_FILL(in, desc, 56, &desc.swap, &desc.profile, &desc.states);
-    FUZZ_FILL(in, profile, 35984, NULL);
+    fuzz_fill_from(in, &desc, &(memo_swap_plan_desc){.micro_batches = 1}, sizeof desc);
+    FUZZ_POINTERS(desc, 56, &desc.swap, &desc.profile, &desc.states);
+    fuzz_fill_from(in, &profile, &(memo_profile){.forward_s = {1e-3}, .backward_s = {2e-3}},
+                   sizeof profile);
+    FUZZ_POINTERS(profile, 35984, NULL);
     if (fuzz_pick(in, 8)) {
         profile.n_rows = swap.n_rows;
         profile.n_kinds = MEMO_PROFILE_KINDS_MAX;
@@ -227,6 +292,7 @@ static void fuzz_row_plan(fuzz_bytes* in) {
         states.n_turns = fuzz_pick(in, 8) ? swap.n_order : fuzz_count_32(in);
         states.n_layers = swap.n_layers / (swap.n_places > 1 ? swap.n_places : 1) + 2;
     }
+    if (in->is_valid && fuzz_plans_less(in, 8)) swap.rows = rows; /* only their times */
     if (!fuzz_is_refused(memo_plan_swap(&desc, &plan, &fuzz_error))) FUZZ_CHECK(plan);
     memo_swap_plan_destroy(plan);
 }
@@ -276,7 +342,8 @@ static void fuzz_plan_desc(fuzz_bytes* in) {
             plan->buffers[i].size_bytes = size;
         }
     }
-    FUZZ_FILL(in, desc, 96, &desc.log.write, &desc.log.user, &desc.stop, &desc.trace, &desc.offers);
+    fuzz_fill_from(in, &desc, &(memo_plan_desc){0}, sizeof desc);
+    FUZZ_POINTERS(desc, 96, &desc.log.write, &desc.log.user, &desc.stop, &desc.trace, &desc.offers);
     if (desc.n_offers > 0) desc.n_offers = 0;
     if (desc.n_threads > 2) desc.n_threads = 65;
     if (fuzz_pick(in, 4) == 3) desc.stop = &stop; /* whoever stops gets a valid plan, too */
@@ -316,7 +383,9 @@ static void fuzz_operation(fuzz_bytes* in) {
 
 static void fuzz_sharding_of(fuzz_bytes* in, memo_sharding_desc* desc, int64_t* begins) {
     int64_t* parents = begins + FUZZ_N + 1;
-    FUZZ_FILL(in, *desc, 64, &desc->document_begins, &desc->document_parents);
+    fuzz_fill_from(in, desc, &(memo_sharding_desc){.ring = 2, .ulysses = 2, .n_tokens = 64},
+                   sizeof *desc);
+    FUZZ_POINTERS(*desc, 64, &desc->document_begins, &desc->document_parents);
     begins[0] = 0;
     for (int i = 1; i <= FUZZ_N; i++) fuzz_word(in, &begins[i]);
     desc->document_begins = fuzz_pick(in, 2) ? begins : NULL;
@@ -327,6 +396,8 @@ static void fuzz_sharding_of(fuzz_bytes* in, memo_sharding_desc* desc, int64_t* 
 }
 
 static void fuzz_attention(fuzz_bytes* in) {
+    const memo_sp_attention_desc valid = {
+        .n_q_heads = 4, .n_kv_heads = 2, .head_size = 8, .type = MEMO_TYPE_F32};
     memo_sharding_desc queries, keys;
     memo_sp_attention_desc desc;
     memo_sp_attention_sizes sizes;
@@ -334,7 +405,7 @@ static void fuzz_attention(fuzz_bytes* in) {
     memo_sharding sharding;
     fuzz_sharding_of(in, &queries, begins);
     fuzz_sharding_of(in, &keys, key_begins);
-    fuzz_fill(in, &desc, sizeof desc);
+    fuzz_fill_from(in, &desc, &valid, sizeof desc);
     if (fuzz_is_refused(memo_sharding_make(&queries, &sharding, &fuzz_error))) return;
     memo_sharding key_sharding = {0};
     if (fuzz_pick(in, 2) &&
@@ -358,11 +429,14 @@ static void fuzz_attention(fuzz_bytes* in) {
 static void fuzz_loss(fuzz_bytes* in) {
     memo_loss_desc desc;
     memo_loss_sizes sizes;
-    FUZZ_FILL(in, desc, 80, &desc.device, &desc.stream, &desc.tensor, &desc.device_memory);
+    const memo_loss_desc valid = {.vocabulary = 1000, .type = MEMO_TYPE_F32};
+    fuzz_fill_from(in, &desc, &valid, sizeof desc);
+    FUZZ_POINTERS(desc, 80, &desc.device, &desc.stream, &desc.tensor, &desc.device_memory);
     memset(&desc.functions, 0, sizeof desc.functions);
     desc.softcap = fuzz_float(in);
     if (!fuzz_is_refused(memo_loss_desc_get_sizes(&desc, &sizes, &fuzz_error)))
-        FUZZ_CHECK(sizes.device_bytes >= 0 && sizes.tile_rows > 0);
+        FUZZ_CHECK(sizes.device_bytes >= 0 && sizes.tile_rows > 0 && sizes.n_columns > 0 &&
+                   sizes.n_columns == desc.vocabulary);
 }
 
 static memo_status fuzz_split(MEMO_UNUSED memo_comm* comm, MEMO_UNUSED int32_t color,
@@ -587,6 +661,9 @@ static void fuzz_in_flight(fuzz_bytes* in) {
     desc.recompute = fuzz_pick(in, 8) ? fuzz_recompute : NULL;
     desc.between = fuzz_pick(in, 2) ? fuzz_pass : NULL;
     desc.loss = fuzz_pick(in, 16) ? NULL : fuzz_pass;
+    if ((desc.policy == MEMO_POLICY_MEMO || desc.policy == MEMO_POLICY_ALPHA) &&
+        fuzz_plans_less(in, 8))
+        desc.policy = MEMO_POLICY_RECOMPUTE;
     fuzz_session_plan(&desc, fuzz_pick(in, 4) ? &profile : NULL);
 }
 
@@ -594,34 +671,44 @@ static void fuzz_blocks(fuzz_bytes* in) {
     memo_blocks_schedule_desc desc;
     memo_block_times times[FUZZ_N * FUZZ_N];
     memo_schedule* schedule;
-    FUZZ_FILL(in, desc, 20, NULL);
-    for (int i = 0; i < FUZZ_N * FUZZ_N; i++) FUZZ_FILL(in, times[i], 40, NULL);
-    desc.n_blocks = fuzz_count_32(in);
-    desc.n_parts = fuzz_count_32(in);
+    fuzz_fill_from(in, &desc, &(memo_blocks_schedule_desc){.n_blocks = 2}, sizeof desc);
+    FUZZ_POINTERS(desc, 20, NULL);
+    for (int i = 0; i < FUZZ_N * FUZZ_N; i++) {
+        fuzz_fill_one(in, &times[i], &(memo_block_times){1, 1, 2, 1, 1}, sizeof times[i]);
+        FUZZ_POINTERS(times[i], 40, NULL);
+    }
+    if (!in->is_valid) {
+        desc.n_blocks = fuzz_count_32(in);
+        desc.n_parts = fuzz_count_32(in);
+    }
+    if (desc.n_blocks > FUZZ_N) desc.n_blocks = FUZZ_N;
+    if (desc.n_parts > FUZZ_N) desc.n_parts = FUZZ_N;
     int passes = fuzz_pick(in, 8);
     (void)fuzz_is_refused(memo_blocks_generate(&desc, fuzz_pick(in, 2) ? times : NULL, passes,
                                                &schedule, &fuzz_error));
     memo_schedule_destroy(schedule);
 }
 
-static int fuzz_is_amount(double value) { return value >= 0; }
+static int fuzz_is_amount(double value) { return value >= 0 && value < 1e300; }
 
 static void fuzz_layouts(fuzz_bytes* in) {
     memo_parallel_desc desc = {0};
     memo_parallel_layout layout;
     memo_parallel_prediction prediction;
     memo_parallel_list* list = NULL;
-    const int is_any = fuzz_pick(in, 4) == 3;
+    const int is_any = !in->is_valid && fuzz_pick(in, 4) == 3;
     desc.model.n_layers = 4;
     desc.model.hidden = 64;
     desc.model.n_q_heads = desc.model.n_kv_heads = 8;
-    desc.cluster.n_gpus = desc.cluster.gpus_per_node = 8;
+    desc.cluster.n_gpus = desc.cluster.gpus_per_node = in->is_valid ? 4 : 8;
     desc.cluster.device_bytes = (int64_t)1 << 30;
     desc.cluster.peak_flops_per_s = 1e12;
     desc.cluster.link_bytes_per_s = desc.cluster.nic_bytes_per_s = 1e9;
     desc.sequence = 1024;
     desc.global_batch = 8;
-    if (is_any)
+    if (in->is_valid)
+        fuzz_change_fields(in, &desc, sizeof desc);
+    else if (is_any)
         fuzz_fill(in, &desc, sizeof desc);
     else
         fuzz_change(in, &desc, sizeof desc);
@@ -634,6 +721,7 @@ static void fuzz_layouts(fuzz_bytes* in) {
     if (!fuzz_is_refused(memo_parallel_predict(&desc, &layout, &prediction, &fuzz_error)))
         FUZZ_CHECK(fuzz_is_amount(prediction.time.step_s) &&
                    fuzz_is_amount(prediction.memory.device_bytes));
+    if (fuzz_plans_less(in, 64)) return;
     if (!fuzz_is_refused(memo_plan_layouts(&desc, &list, &fuzz_error)))
         FUZZ_CHECK(list->n_fitting <= list->n_legal && list->n_legal <= list->n_entries);
     memo_parallel_list_destroy(list);
@@ -648,19 +736,33 @@ static void fuzz_degrees(fuzz_bytes* in) {
     memo_degree_cost costs[FUZZ_N * FUZZ_N];
     double time_limit_s, real;
     memo_degrees_problem all = {0};
-    for (int i = 0; i < FUZZ_N * FUZZ_N; i++) FUZZ_FILL(in, costs[i], 64, NULL);
+    for (int i = 0; i < FUZZ_N * FUZZ_N; i++) {
+        const memo_degree_cost valid = {1, 1, 1, 1, 1, 64, 64, 64};
+        fuzz_fill_one(in, &costs[i], &valid, sizeof valid);
+        FUZZ_POINTERS(costs[i], 64, NULL);
+    }
+    all.n_blocks = in->is_valid ? FUZZ_N : fuzz_count_32(in);
+    all.n_degrees = in->is_valid ? FUZZ_N : fuzz_count_32(in);
+    for (int i = 0; i < FUZZ_N; i++) {
+        all.degrees[i] = in->is_valid || fuzz_pick(in, 16) ? degrees[i] : fuzz_count_32(in);
+        for (int k = 0; k < FUZZ_N && !in->is_valid; k++) fuzz_word(in, &all.gather_s[i][k]);
+    }
+    if (in->is_valid) {
+        all.memory_bytes = 1 << 20;
+        time_limit_s = 1;
+        fuzz_change_fields(in, &all, offsetof(memo_degrees_problem, gather_s));
+        if (all.n_blocks > FUZZ_N && all.n_blocks <= MEMO_DEGREES_BLOCKS_MAX) all.n_blocks = FUZZ_N;
+        if (all.n_degrees > FUZZ_N && all.n_degrees <= MEMO_DEGREES_MAX) all.n_degrees = FUZZ_N;
+    } else {
+        fuzz_word(in, &all.memory_bytes);
+        all.boundary_degree = fuzz_count_32(in);
+        all.has_gradients = fuzz_pick(in, 2);
+        fuzz_word(in, &time_limit_s);
+    }
     FUZZ_POINTERS(all, 2144, &all.costs);
     all.costs = costs;
-    all.n_blocks = fuzz_count_32(in);
-    all.n_degrees = fuzz_count_32(in);
-    for (int i = 0; i < FUZZ_N; i++) {
-        all.degrees[i] = fuzz_pick(in, 16) ? degrees[i] : fuzz_count_32(in);
-        for (int k = 0; k < FUZZ_N; k++) fuzz_word(in, &all.gather_s[i][k]);
-    }
-    fuzz_word(in, &all.memory_bytes);
-    all.boundary_degree = fuzz_count_32(in);
-    all.has_gradients = fuzz_pick(in, 2);
-    fuzz_word(in, &time_limit_s);
+    if (!fuzz_is_refused(memo_degrees_problem_check(&all, &fuzz_error)))
+        FUZZ_CHECK(all.n_blocks > 0 && all.n_degrees > 0);
     if (!fuzz_is_refused(memo_degrees_solve(&all, time_limit_s, planned, &plan, &fuzz_error)))
         FUZZ_CHECK(plan.step_s >= 0 && plan.lower_bound_s <= plan.step_s && plan.memory_bytes >= 0);
     FUZZ_FILL(in, model, 264, NULL);
@@ -678,11 +780,40 @@ static void fuzz_degrees(fuzz_bytes* in) {
 
 static void fuzz_descs(const uint8_t* data, size_t size) {
     static void (*const targets[])(fuzz_bytes*) = {
-        fuzz_swap,      fuzz_row_plan,  fuzz_row_kernels, fuzz_host_device, fuzz_plan_desc,
-        fuzz_operation, fuzz_attention, fuzz_loss,        fuzz_mesh,        fuzz_session,
-        fuzz_blocks,    fuzz_layouts,   fuzz_degrees,     fuzz_in_flight};
+        fuzz_swap, fuzz_row_plan, fuzz_row_kernels, fuzz_host_device, fuzz_plan_desc,
+        fuzz_operation, fuzz_attention, fuzz_loss, fuzz_mesh, fuzz_session, fuzz_blocks,
+        fuzz_layouts, fuzz_degrees, fuzz_in_flight,
+        /* from here on with valid structs */
+        fuzz_swap, fuzz_row_plan, fuzz_plan_desc, fuzz_attention, fuzz_loss, fuzz_blocks,
+        fuzz_layouts, fuzz_degrees};
     fuzz_bytes in = {.next = data, .left = size};
-    targets[fuzz_pick(&in, (int)(sizeof targets / sizeof *targets))](&in);
+    const int target = fuzz_pick(&in, (int)(sizeof targets / sizeof *targets));
+    in.is_valid = target >= 14;
+    targets[target](&in);
 }
 
-FUZZ_TARGET(fuzz_descs)
+/* An input, and others that differ in one to three bytes or in all, of targets that take
+ * microseconds: what libFuzzer does for each input takes longer than these. */
+static void fuzz_near_descs(const uint8_t* data, size_t size) {
+    enum { MOST = 4096, RANDOM = 200, N_OTHERS = 400 };
+    static const uint8_t short_ones[] = {0,  2,  3,  4,  5,  6,  7,  8,  12, /* any structs */
+                                         14, 16, 17, 18, 21, 14, 16, 17, 18, 21};
+    static uint8_t other[MOST];
+    uint64_t state = 0;
+    fuzz_descs(data, size);
+    if (!size || size > MOST) return;
+    const int is_short = memchr(short_ones, *data % 22, sizeof short_ones) != NULL;
+    for (size_t i = 0; i < size; i++) state = (state + data[i]) * 0x9e3779b97f4a7c15u;
+    for (int k = 0; k < N_OTHERS; k++) {
+        const size_t n_bytes = k % 4 ? size : RANDOM;
+        memcpy(other, data, size);
+        for (size_t i = 0; i < (k % 4 ? 1 + (size_t)k % 3 : RANDOM); i++) {
+            state = (state + 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
+            other[k % 4 ? (state >> 40) % size : i] = (uint8_t)(state >> 32);
+        }
+        if (!is_short || k % 2 == 0) *other = short_ones[(state >> 24) % sizeof short_ones];
+        fuzz_descs(other, n_bytes);
+    }
+}
+
+FUZZ_TARGET(fuzz_near_descs)

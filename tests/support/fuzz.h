@@ -80,16 +80,27 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 #endif
 
 #if defined(FUZZ_WORDS) && !defined(FUZZ_REPLAY)
-/* Writes another word in place of the one at *at: a number close by or at the end of its range, or
- * another word of the text.  Returns the new size. */
+/* Names and numbers, of JSON too. */
+static inline int fuzz_is_of_word(uint8_t c) {
+    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+           (c && strchr("-+._", c));
+}
+/* The word at a place, or the next one behind it: data[*begin], to data[*end]. */
+static inline void fuzz_find_word(const uint8_t* data, size_t size, size_t* begin, size_t* end) {
+    while (*begin < size && !fuzz_is_of_word(data[*begin])) ++*begin;
+    while (*begin && fuzz_is_of_word(data[*begin - 1])) --*begin;
+    for (*end = *begin; *end < size && fuzz_is_of_word(data[*end]);) ++*end;
+}
+
+/* Writes another word in place of one: a number close by or at the end of its range, or another
+ * word of the text.  Returns the new size. */
 static inline size_t fuzz_change_word(uint8_t* data, size_t size, size_t most, uint64_t random) {
     static const char* const numbers[] = {"0", "1",    "-1", "2147483648", "9223372036854775807",
                                           "x", "1e308"};
     char word[64];
     size_t begin = (size_t)(random % size), end, n = 0;
     uint64_t how = random >> 32;
-    while (begin && data[begin - 1] > ' ') begin--;
-    for (end = begin; end < size && data[end] > ' ';) end++;
+    fuzz_find_word(data, size, &begin, &end);
     for (size_t i = begin; i < end && n < 40; i++) word[n++] = (char)data[i];
     word[n] = 0;
     if (how % 3 == 0) {
@@ -98,10 +109,9 @@ static inline size_t fuzz_change_word(uint8_t* data, size_t size, size_t most, u
         n = (size_t)snprintf(word, sizeof word, "%lld",
                              (long long)((uint64_t)atoll(word) + (how & 4 ? 1u : ~(uint64_t)0)));
     } else {
-        size_t from = (size_t)(how / 3 % size);
-        while (from && data[from - 1] > ' ') from--;
-        for (n = 0; from + n < size && data[from + n] > ' ' && n < 40; n++)
-            word[n] = (char)data[from + n];
+        size_t from = (size_t)(how / 3 % size), to;
+        fuzz_find_word(data, size, &from, &to);
+        for (n = 0; from + n < to && n < 40; n++) word[n] = (char)data[from + n];
     }
 
     if (size - (end - begin) + n > most) return size;
@@ -124,7 +134,9 @@ size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned
 }
 #endif
 
-/* With FUZZ_BYTES each byte is a decision: most new inputs differ from one before in one to three. */
+/* With FUZZ_BYTES each byte is a decision: most new inputs differ from one before in one to three, and
+ * half of them in the first, which may decide what is tried: inputs of all kinds are then as many,
+ * however few of them reach new code. */
 #if defined(FUZZ_BYTES) && !defined(FUZZ_REPLAY)
 size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t most);
 size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned seed);
@@ -136,6 +148,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t most, unsigned
         state = (state + 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
         data[(state >> 40) % size] = (uint8_t)(state >> 32);
     }
+    if (state >> 63) data[0] = (uint8_t)(state >> 24);
     return size;
 }
 #endif

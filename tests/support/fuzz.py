@@ -1,5 +1,6 @@
 """fuzz.py - a loop that changes valid texts a little: one to three words or lines.  Texts that reach new lines of the program are
-kept, and changed further.  As libFuzzer does for programs in C: FOLDER gets what is new, the other folders have the first texts.
+kept, and changed further; looking for new lines takes as long as the program, so one text of three is looked at.  As libFuzzer does
+for programs in C: FOLDER gets what is new, the other folders have the first texts.
 
   run(target, module, arguments, change)   arguments: -max_total_time=SECONDS -seed=N -artifact_prefix=PATH FOLDER OTHER...
 
@@ -21,17 +22,23 @@ atexit.register(shutil.rmtree, folder, ignore_errors=True)
 NUMBERS = ("0", "1", "-1", "2", "64", "2147483648", "9223372036854775807", "1" * 30, "x", "")
 
 
+WORD = re.compile(r"-?\d+|[^\s\d]+")
+
+
+def some_word(rng, text):
+    """Where a word begins and ends."""
+    at = text.rfind("\n", 0, rng.randrange(len(text) + 1)) + 1
+    words = [match.span() for match in WORD.finditer(text, at, (text + "\n").index("\n", at))]
+    return rng.choice(words) if words else (at, at)
+
+
 def changed_word(rng, text):
-    words = [match.span() for match in re.finditer(r"-?\d+|[^\s\d]+", text)]
-    if not words:
-        return text + rng.choice(NUMBERS)
-    begin, end = rng.choice(words)
+    begin, end = some_word(rng, text)
     word, way = text[begin:end], rng.randrange(4)
     if way < 2 and re.fullmatch(r"-?\d+", word):
         word = str(int(word) + rng.choice((-2, -1, 1, 2)))
     elif way < 3:
-        other = rng.choice(words)
-        word = text[other[0]:other[1]]
+        word = text[slice(*some_word(rng, text))]
     else:
         word = rng.choice(NUMBERS)
     return text[:begin] + word + text[end:]
@@ -92,9 +99,13 @@ def run(target, module, arguments, change=changed):
                 first.append(file.read())
     texts, seen, n = [], set(), 0
     while first or time.monotonic() < end:
-        text = first.pop() if first else change(rng, rng.choice(texts))
+        is_first = len(first) > 0
+        text = first.pop() if is_first else change(rng, rng.choice(texts))
         n += 1
         try:
+            if not is_first and rng.randrange(3):
+                target(text)
+                continue
             steps = steps_of(target, text, module)
         except BaseException:
             with open(found, "w", encoding="utf-8", newline="") as file:

@@ -49,16 +49,29 @@ def target(text):
     assert not proofs.has_plan(moved, peak - 1), "there is a plan below %d" % peak
 
 
+def grown(rng, problem, rows, peak):
+    """A proof that the checker has nothing against, line by line, until it accepts it or there are six lines more."""
+    proofs.write("true.csv", problem.rstrip("\n").split("\n"))
+    lines = []
+    for lines, reason in proofs.grown_proofs(rng, len(rows), proofs.sets_of(rows), peak, 6):
+        if not reason:
+            break
+    return lines
+
+
 def change(rng, text):
     """Most of the time the proof claims more as well, as in test_proofs.py."""
     problem, _, proof = text.partition("\n----\n")
-    lines = proof.rstrip("\n").split("\n")
+    lines, way = proof.rstrip("\n").split("\n"), rng.randrange(4)
     try:
         peak = int(lines[2].split()[1])
-        if len(lines) < 5 or not rng.randrange(4):
+        if len(lines) < 5 or not way:
             raise ValueError
-        lines = proofs.changed_lines(rng, lines, problem.count("\n"), peak)
-    except (IndexError, ValueError):
+        if way == 1:
+            lines = grown(rng, problem, rows_of(problem, 1), peak + rng.randint(0, 2))
+        else:
+            lines = proofs.changed_lines(rng, lines, problem.count("\n"), peak)
+    except (IndexError, ValueError, TypeError, KeyError, csv.Error):
         return fuzz.changed(rng, text)
     return problem + "\n----\n" + "\n".join(lines) + "\n"
 

@@ -2,6 +2,7 @@
  * are refused with one line that names the file, or read, and nothing outside the file.
  *
  * make -f .ci/checks.mk fuzz runs it with clang's libFuzzer; test_safetensors.c reads altered files. */
+#define FUZZ_WORDS
 #include "gpt/memo.c"
 #include "gpt_model_unit.h"
 #include "fuzz.h"
@@ -28,6 +29,11 @@ static void fuzz_weights(const unsigned char* bytes, size_t n_bytes) {
     memo_status status = gpt_stored_parse(&stored, &file, &error);
     if (!status) status = gpt_stored_check_names(&stored, path, NULL, &error);
     if (status) check_refusal(status, &error);
+    int64_t n_left = (int64_t)n_bytes - 8;
+    for (int i = 7; i >= 0 && !status; i--) n_left -= (int64_t)bytes[i] << 8 * i;
+    for (int64_t i = 0; i < stored.n_tensors && !status; i++) n_left -= stored.tensors[i].n_bytes;
+    FUZZ_CHECK(status || n_left == 0); /* the tensors have all bytes behind the header */
+
     for (int64_t i = 0; i < stored.n_tensors && !status; i++) {
         const gpt_stored_tensor* tensor = &stored.tensors[i];
         float* to = (float*)malloc((size_t)(tensor->n + 1) * sizeof *to);
@@ -39,13 +45,13 @@ static void fuzz_weights(const unsigned char* bytes, size_t n_bytes) {
     gpt_stored_close(&stored);
 }
 
-/* A header of the right length, before 64 bytes. */
-static void fuzz_header(const uint8_t* data, size_t size) {
-    unsigned char* bytes = (unsigned char*)calloc(1, size + 72);
+/* A header that says how long it is, before n_behind bytes. */
+static void fuzz_header(const uint8_t* data, size_t size, uint64_t length, size_t n_behind) {
+    unsigned char* bytes = (unsigned char*)calloc(1, size + 8 + n_behind);
     FUZZ_CHECK(bytes);
-    for (int i = 0; i < 8; i++) bytes[i] = (unsigned char)((uint64_t)size >> 8 * i);
+    for (int i = 0; i < 8; i++) bytes[i] = (unsigned char)(length >> 8 * i);
     if (size) memcpy(bytes + 8, data, size);
-    fuzz_weights(bytes, size + 72);
+    fuzz_weights(bytes, size + 8 + n_behind);
     free(bytes);
 }
 
@@ -78,7 +84,9 @@ static void fuzz_config(const uint8_t* data, size_t size) {
 
 static void fuzz_models(const uint8_t* data, size_t size) {
     fuzz_weights(data, size);
-    fuzz_header(data, size);
+    fuzz_header(data, size, size, 64);
+    fuzz_header(data, size, size, 65);    /* more than the tensors of the corpus have */
+    fuzz_header(data, size, size + 1, 0); /* longer than the file */
     fuzz_config(data, size);
 }
 #endif

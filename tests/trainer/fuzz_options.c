@@ -12,7 +12,7 @@
 static const char fuzz_values[] =
     "1|2|4|8|16|64|128|256|3|0.5||0|-1|7|4096|65536|1e3|1.5|1e18|1e19|1e-300|1e308|nan|-nan|inf|"
     "-inf|0x10|+1| 1|1 |1,5|1KiB|1kB|3MiB|8EiB|1 "
-    "MB|-1MiB|1e30GB|1e18MiB|%s%n|a\nb|\x1b[2J|f32|bf16|"
+    "MB|1KiBKiBKiBKiBKiB|-1MiB|1e30GB|1e18MiB|%s%n|a\nb|\x1b[2J|f32|bf16|"
     "memo|keep|swap|alpha|cross|fine|swiglu|h200|/no/such|/dev/null|/|.|--|-|9223372036854775807|"
     "9223372036854775808|4294967296|2147483648|18446744073709551616";
 
@@ -75,7 +75,8 @@ static void fuzz_options(const uint8_t* data, size_t size) {
     if (!status && !options.is_help) status = train_device_check(&options, &error);
     if (!status && !options.is_help) status = train_check_effects(&options, &error);
     memo_degrees_free(options.block_degrees);
-    if (status) { /* one line, without what a terminal would obey */
+    FUZZ_CHECK(argc > 1 || !status); /* all defaults together are a run */
+    if (status) {                    /* one line, without what a terminal would obey */
         FUZZ_CHECK(status == error.status && *error.message);
         for (const char* c = error.message; *c; c++)
             FUZZ_CHECK((unsigned char)*c >= ' ' && *c != 127);
