@@ -3,6 +3,7 @@
  *
  * make -f .ci/checks.mk fuzz runs it with clang's libFuzzer; tests/trainer/test_train_faults.c gives it random lines. */
 #ifndef FUZZ_REPLAY
+#define FUZZ_BYTES
 #include "gpt/memo.c"
 #include "gpt_trainer_unit.h"
 #endif
