@@ -361,7 +361,7 @@ TEST(places_take_two_neighbors) {
 }
 
 TEST(states_have_the_bytes_of_plain_arrays_in_any_order) {
-    const int n = memo_test_cases(120, 4000);
+    const int n = memo_test_cases(80, 4000);
     int64_t n_checked = 0;
     for (int i = 0; i < n; i++) {
         random_problem(i % 2);
@@ -378,7 +378,7 @@ TEST(states_have_the_bytes_of_plain_arrays_in_any_order) {
  * in case that the update is skipped.  What the last step fetches for another one is not used. */
 TEST(a_copy_that_is_dropped_is_found) {
     int64_t n_found[] = {0, 0}, n_dropped[] = {0, 0}; /* with made weights */
-    for (int i = 0; i < memo_test_cases(24, 400); i++) {
+    for (int i = 0; i < memo_test_cases(16, 400); i++) {
         uint64_t seed;
         int64_t first, n;
         random_problem(1);

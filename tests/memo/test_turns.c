@@ -10,7 +10,7 @@
 #include "memo_test.h"
 #include "swap_chain.h"
 
-#define N_SEEDS memo_test_cases(20, 500)
+#define N_SEEDS memo_test_cases(12, 500)
 
 /* --- two streams write their letters --- */
 

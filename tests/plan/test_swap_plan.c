@@ -433,7 +433,7 @@ static double climb(const problem* p, const int64_t* start, double step_s, int n
 /* Hill climbing from the plan and from random tables seldom finds a table that is 1 % shorter. */
 TEST(climbing_finds_little_more) {
     int n_planned = 0, n_beaten = 0;
-    int n_climbs = memo_test_cases(10, 470), most_beaten = n_climbs / 235;
+    int n_climbs = memo_test_cases(6, 470), most_beaten = n_climbs / 235;
     double worst = 1;
     for (int round = 0; n_planned < n_climbs; round++) {
         problem p;
@@ -583,7 +583,7 @@ TEST(many_slices_are_planned_quickly) {
         if (t > 3) all_s += 65536 * row_s;
     }
     memo_swap_desc swap = {.tensors = tensors, .n_tensors = N, .n_slices = 16};
-    swap.n_layers = 200 * swap.n_slices;
+    swap.n_layers = (memo_test_all() ? 200 : 50) * swap.n_slices;
     swap.n_rows = times.n_rows;
     swap.tile_rows = 1024;
     times.forward_s[0] = 1.2 * all_s;
@@ -1106,7 +1106,7 @@ TEST(no_table_of_kinds_is_shorter) {
 TEST(short_searches_begin_with_given_rows) {
     const memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 0, NULL};
     int n_planned = 0, n_longer = 0;
-    for (int round = 0; n_planned < memo_test_cases(12, 200); round++) {
+    for (int round = 0; n_planned < memo_test_cases(8, 200); round++) {
         kinds_problem k;
         own_swap_plan* plan = NULL;
         memoi_rows_aim begin = aim;
@@ -1131,7 +1131,7 @@ TEST(short_searches_begin_with_given_rows) {
 TEST(whole_searches_go_on_from_rows) {
     memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 0, NULL};
     int n_planned = 0, n_longer = 0;
-    for (int round = 0; n_planned < memo_test_cases(8, 1500); round++) {
+    for (int round = 0; n_planned < memo_test_cases(4, 1500); round++) {
         kinds_problem k;
         own_swap_plan *less = NULL, *more = NULL, *without = NULL, *given = NULL;
         int64_t found[LAYERS_MAX * TENSORS_MAX];

@@ -152,7 +152,7 @@ static void f_run_plain(flight* f) {
 }
 
 TEST(any_order_gives_the_sums_of_plain_arrays) {
-    const int64_t n = memo_test_cases(16, 3000);
+    const int64_t n = memo_test_cases(10, 3000);
     int64_t n_moved = 0, n_sliced = 0, n_whole = 0, n_chunked = 0, n_checked = 0, n_tight = 0;
     for (int64_t i = 0; i < n; i++) {
         static flight f;
@@ -315,7 +315,7 @@ TEST(every_fault_is_a_status) {
 
 /* Copies on other streams have no race, whatever is moved. */
 TEST(orders_in_slices_have_no_race) {
-    const int64_t n = memo_test_cases(6, 600);
+    const int64_t n = memo_test_cases(4, 600);
     int64_t n_copies = 0;
     for (int64_t i = 0; i < n; i++) {
         static flight f;
@@ -370,7 +370,7 @@ static void random_timed_stage(pipeline* p, stage* s, timed* times) {
 }
 
 TEST(predicted_orders_in_slices_are_those_of_recorded_operations) {
-    const int64_t n = memo_test_cases(5, 1000);
+    const int64_t n = memo_test_cases(3, 1000);
     int64_t n_moved = 0, n_sliced = 0;
     double worst = 0;
     for (int64_t i = 0; i < n; i++) {

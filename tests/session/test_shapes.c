@@ -113,6 +113,10 @@ TEST(shapes_share_memory) {
         expect_words(info.plan, "shape     8, 64 rows\n");
         memo_session_destroy(s);
         s = NULL;
+        if (round < 2 && !memo_test_all()) {
+            close_device(&m);
+            continue;
+        }
         CHECK_OK(memo_session_plan(&m.desc, NULL, &again, &error));
         if (again) CHECK_OK(memo_session_open(&m.desc, again, &s, &error));
         for (batch = (memo_batch){.n_rows = 0}; batch.shape < N_SHAPES && s; batch.shape++)

@@ -520,7 +520,8 @@ TEST(states_are_where_a_visit_uses_them) {
                                   {"gradients", 4096, MEMO_STATE_GRADIENT, 0},
                                   {"moments", 4096, MEMO_STATE_UPDATE, 0},
                                   {"frozen", 4096, MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD, 0}};
-    for (int i = 0; i < 6 * (int)(sizeof cases / sizeof *cases); i++) {
+    /* Each mistake with two memories and three moments; every fifth has each of them. */
+    for (int i = 0; i < 6 * (int)(sizeof cases / sizeof *cases); i += memo_test_all() ? 1 : 5) {
         own_device* device = new_host(0);
         memo_session_desc d = MEMO_ZERO(memo_session_desc);
         memo_status status = MEMO_STATUS_OK;
@@ -653,7 +654,7 @@ static void random_times(trainer* t, timed* times) {
 }
 
 TEST(predicted_steps_are_those_of_recorded_operations) {
-    int64_t n_streamed = 0, n_spilled = 0, n_sliced = 0, n_host = 0, n = memo_test_cases(12, 10000);
+    int64_t n_streamed = 0, n_spilled = 0, n_sliced = 0, n_host = 0, n = memo_test_cases(8, 10000);
     int64_t n_order = 0;
     int64_t n_at[MEMO_N_UPDATE_MOMENTS] = {0}; /* pass, fused, deferred */
     double worst = 0;
@@ -832,7 +833,7 @@ TEST(more_memory_is_never_slower) {
 TEST(pairs_that_were_slower_are_not) {
     static const uint64_t states[] = {0x75d47ca28c1141ffu, 0x290828bea421c9f1u,
                                       0x50d257a32f89f834u};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < memo_test_cases(1, 3); i++) {
         trainer t;
         timed times;
         int64_t small[3], large[3];
@@ -920,7 +921,7 @@ static int a_byte_less_is_told(memo_session_desc* d, const memo_profile* times, 
 /* What a refusal names, applied by a program, fits at once, for all shapes; 512 bytes less do not,
  * also if a tile has more. */
 TEST(advice_is_enough_and_no_more) {
-    const int n = memo_test_cases(3, 500);
+    const int n = memo_test_cases(2, 500);
     int n_tiers[3] = {0, 0, 0}, n_many = 0, n_shapes = 0, n_sliced = 0, n_timed = 0, n_tried = 0;
     int n_or_device = 0, n_told = 0, n_large = 0;
     for (int i = 0; i < n; n_tried++) {
@@ -1043,7 +1044,7 @@ static int moves_some(const memo_step_plan* plan) {
 /* What the planner says fits opens on a device that has the budgets and no more, and trains with
  * the bits of plain arrays. */
 TEST(every_plan_opens_and_runs) {
-    const int n = memo_test_cases(3, 1000);
+    const int n = memo_test_cases(2, 1000);
     int n_tried = 0, n_streamed = 0, n_file = 0, n_mixed = 0, n_sliced = 0, n_timed = 0, n_host = 0;
     int n_order = 0;
     for (int i = 0; i < n; n_tried++) {
@@ -1256,7 +1257,8 @@ TEST(a_fault_in_a_session_loses_no_state) {
         trainer t;
         own_step_plan* plan = plan_of_layers(&t, 3, i % 2 ? MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS : 0);
         /* Each call, or a sample of the calls; 0: none fails. */
-        for (int64_t k = 0; k < 2 || status; k += k && !memo_test_all() ? memo_test_int(1, 5) : 1) {
+        for (int64_t k = 0; k < 2 || status;
+             k += k && !memo_test_all() ? memo_test_int(1, 12) : 1) {
             own_device* host = new_host(0);
             memo_session* s = NULL;
             memo_faults f;
@@ -1564,7 +1566,7 @@ TEST(a_session_that_is_cut_late_resumes_with_the_same_bits) {
             memo_step_plan_destroy(plan);
             plan = step_plan_of(&t.desc, NULL);
         }
-        const int64_t stride = memo_test_all() ? 3 : of_file ? 20 : 30;
+        const int64_t stride = memo_test_all() ? 3 : of_file ? 40 : 60;
         for (int64_t k = 0; k < 2 || fault; k += k ? memo_test_int(1, stride) : 1) {
             set_words(words, i);
             fault = train_with_a_cut(&t, plan, of_file ? 0 : k, of_file && k ? k - 1 : -1, words,
@@ -1903,7 +1905,7 @@ TEST(checked_sessions_find_planted_mistakes) {
                   {T_UPDATE_MISSES, "layer 1, state `weights`, update: not changed"},
                   {T_RIGHT, "something has written to where it lay in an earlier visit"},
                   {T_RIGHT, "gradients`, backward: not zero when the first backward"}};
-    for (int64_t i = 0; i < memo_test_cases(18, 200); i++) {
+    for (int64_t i = 0; i < memo_test_cases(12, 200); i++) {
         const int k = (int)(i % N), is_tight = k && i % 2;
         own_device* device = new_host(0);
         memo_device unfilled = *device;
@@ -2212,6 +2214,8 @@ TEST(large_models) {
         const large_model* m = &model;
 #if defined(MEMO_TEST_TSAN)
         model.n_layers /= 8; /* one thread plans; all layers take minutes */
+#else
+        if (!memo_test_all()) model.n_layers /= 4; /* seconds */
 #endif
         memo_item tensors[N_LARGE];
         memo_profile profile;
@@ -2331,7 +2335,7 @@ static void backward_behind(void* user, memo_session* s, int32_t layer) {
 TEST(gradients_of_states_are_verified) {
     own_device* device = new_host(0);
     trainer t;
-    for (int round = 0; round < 10; round++) {
+    for (int round = 0; round < memo_test_cases(4, 10); round++) {
         do t_init_random(&t, ROWS);
         while (t.desc.n_layers < 6 || t.desc.slice_rows);
         t.desc.device = device;
@@ -2654,7 +2658,7 @@ static memo_session_desc bytes_desc(int64_t* n_bytes, memo_state* states) {
 TEST(states_of_odd_bytes_are_filled_used_and_verified) {
     memo_state states[3];
     char bytes[2000];
-    for (int k = 0; k < memo_test_cases(16, 16); k++) {
+    for (int k = 0; k < memo_test_cases(8, 16); k++) {
         int64_t n_bytes = memo_test_int(0, 999) * 2 + 1, least;
         memo_session_desc desc = bytes_desc(&n_bytes, states);
         own_session* s = NULL;
@@ -2680,7 +2684,7 @@ TEST(states_of_odd_bytes_are_filled_used_and_verified) {
 /* A long forward-only shape may need more of the device than the training shape. */
 TEST(all_shapes_stream_what_one_needs) {
     memo_state states[3];
-    for (int k = 0; k < memo_test_cases(6, 12); k++) {
+    for (int k = 0; k < memo_test_cases(3, 12); k++) {
         const memo_shape shapes[] = {{memo_test_int(100, 300), 1},
                                      {memo_test_int(8, 60), k % 3 == 0}};
         int64_t n_bytes = memo_test_int(1, 9000), least = 0;
