@@ -13,7 +13,7 @@
 #include "swap_chain.h"
 
 /* All random cases under `make test-all`, otherwise one of SHARE. */
-#define SHARE (memo_test_all() ? 1 : 3)
+#define SHARE (memo_test_all() ? 1 : 5)
 
 /* --- random cases --- */
 

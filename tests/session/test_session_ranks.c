@@ -185,7 +185,7 @@ TEST(a_fault_on_one_rank_fails_all) {
         close_device(&ranks[i].m);
     }
     for (int32_t victim = 0; victim < 2; victim++) {
-        step = n_calls[victim] / (memo_test_all() ? 80 : 12) + 1;
+        step = n_calls[victim] / (memo_test_all() ? 80 : 8) + 1;
         for (k = 1; k < n_calls[victim]; k += k < 30 ? 1 : memo_test_int(1, 2 * step)) {
             for (int32_t i = 0; i < 2; i++) open_short_rank(i);
             ranks[victim].faults.failing_call = k;
@@ -265,7 +265,7 @@ TEST(a_fault_keeps_ranks_together_while_they_plan_again) {
     n_calls = ranks[0].faults.n_calls;
     CHECK(ranks[0].step_s > 0 && fabs(ranks[0].step_s / ranks[1].step_s - 1) < 1e-9);
     for (int32_t i = 0; i < 2; i++) close_device(&ranks[i].m);
-    for (int64_t k = 1; k < n_calls; k += memo_test_all() ? 3 : memo_test_int(16, 40)) {
+    for (int64_t k = 1; k < n_calls; k += memo_test_all() ? 3 : memo_test_int(24, 60)) {
         for (int32_t i = 0; i < 2; i++) open_short_rank(i);
         ranks[0].fails_later = k;
         ranks[1].fails_later = -1;

@@ -368,7 +368,7 @@ static void make_sparse(attention_case* c) {
  * once, whatever the number of steps; its gradient comes from the ranks that have its head.  Plans
  * of exchanges may search less.  What one rank enqueues has no race, and no wait too many. */
 TEST(random_cases_are_exact) {
-    int n = IS_SLOW == 2 ? 24 : IS_SLOW ? 120 : 600;
+    int n = IS_SLOW == 2 ? 24 : IS_SLOW ? 120 : memo_test_cases(400, 600);
     attention_case others[MAX_BATCH - 1];
     for (int i = 0; i < n; i++) {
         static const int32_t degrees[] = {1, 2, 3, 4, 5, 6, 8};
