@@ -119,14 +119,15 @@ TRAINER_FLAGS := -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE $(JSON_CFLAGS)
 # $(call link,LIBRARIES): all objects to the program.
 define link
 @echo "  LD    $@"
-$(Q)$(CC) -pthread $(CFLAGS) $(filter %.o,$^) -o $@ $(LDFLAGS) $(1) $(JSON_LIBS) $(LDLIBS) -lm || { rm -f $@; exit 1; }
+$(Q)$(CC) -pthread $(CFLAGS) $(filter %.o %.a,$^) -o $@ $(LDFLAGS) $(1) $(JSON_LIBS) $(LDLIBS) -lm || { rm -f $@; exit 1; }
 endef
 build/examples/gpt/%.o: examples/gpt/%.c build/config.mk Makefile
 	$(call object,$(TRAINER_FLAGS) -O3 $(NATIVE) $(BLAS_CFLAGS))
 # The trainer loads OpenBLAS itself, so that it can refuse to: see gpt/run/device.h.
 BLAS_LOADED = $(filter-out -lopenblas,$(BLAS_LIBS)) $(if $(BLAS_CFLAGS),-ldl)
-build/examples/train_gpt: $(TRAINER:%=build/examples/gpt/%)
+build/examples/train_gpt build/tests/train_gpt: $(TRAINER:%=build/examples/gpt/%)
 build/examples/train_gpt build/examples/train_gpt_mpi: build/examples/memo.o
+build/examples/train_gpt build/examples/train_gpt_mpi build/tests/train_gpt:
 	$(call link,$(LP_SOLVE_LIBS) $(BLAS_LOADED))
 # The same on GPUs, with a process per rank, over NCCL if it is found.
 CUDA_HOME ?= /usr/local/cuda
@@ -167,8 +168,8 @@ build/examples/gpt_mpi/run/ranks.o build/examples/train_gpt_mpi: private overrid
 build/bench/%: %.c build/config.mk Makefile
 	$(call build,-O3 -DMEMO_STATIC $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
 
-# The implementation is compiled once for all tests of a variant.  A test that uses private functions defines
-# MEMO_IMPLEMENTATION and MEMO_STATIC itself, and takes nothing from the archive.  Invariants are asserted in all tests.
+# The implementation is compiled once for all tests of a variant, and their trainer.  A test that uses private functions defines
+# MEMO_IMPLEMENTATION and MEMO_STATIC itself, and takes nothing from the archive.  Invariants are asserted in all.
 TEST_LIB   ?= $(BUILD)/tests/lib.a
 LIB_FOLDER := $(dir $(TEST_LIB))lib
 ASSERTS    := '-DMEMO_ASSERT(condition)=assert(condition)'
@@ -185,7 +186,7 @@ UNOPTIMIZED := arena comm corpus descs hooks host_device law layout_plan mistake
 	train_faults
 $(UNOPTIMIZED:%=$(BUILD)/tests/test_%): private OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT):-O1%=-O0%),-O0)
 
-$(TEST_PROGRAMS): $(TEST_LIB) $(INSTEAD)
+$(TEST_PROGRAMS) build/tests/train_gpt: $(TEST_LIB) $(INSTEAD)
 $(BUILD)/tests/%: %.c build/config.mk Makefile
 	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(LP_SOLVE_CFLAGS) $(TEST_CFLAGS),$(WRAPS) $(TEST_LIB) $(LP_SOLVE_LIBS) $(TEST_LIBS))
 # A race detector cannot see into OpenBLAS, and valgrind is slow in it: variants use the built-in GEMM.
@@ -220,8 +221,7 @@ UNKNOWN_TESTS = $(strip $(foreach test,$(TESTS),$(if $(wildcard tests/*/$(test).
 # As many compilers at a time as there are processors, unless the user sets -j.
 JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2))
 # Scripts run the trainer, the tools and one example; test_examples.sh builds the short ones by their heads.
-SCRIPTED := $(filter-out build/examples/0% build/examples/1% build/examples/2% build/examples/3% build/examples/comm_mpi,$(EXAMPLES)) \
-	build/examples/14_find_a_race
+SCRIPTED := build/tests/train_gpt build/examples/14_find_a_race $(filter-out $(addprefix build/examples/,0% 1% 2% 3% comm_mpi train_gpt),$(EXAMPLES))
 
 # A separate make builds the programs, so that a program that does not build counts as a failure and the others run.
 test: ## build and run the tests; the last line counts them

@@ -8,14 +8,15 @@ tap_folder build/tests/tools
 
 # For each tool a command that prints much, and one that prints little.
 commands() {
-    for tool in plan_trace degrees_plan layout_plan train_gpt; do
+    for tool in plan_trace degrees_plan layout_plan; do
         echo "build/examples/$tool --help"
     done
+    echo "build/tests/train_gpt --help"
     command -v python3 >/dev/null 2>&1 && echo "python3 examples/pytorch/snapshot_to_trace.py --help"
     echo "build/examples/layout_plan --top 0"
     echo "build/examples/plan_trace examples/layer.trace"
     echo "build/examples/degrees_plan --forward 1,1 --recompute 1,1 --backward 1,1 --comm 1,1"
-    echo "build/examples/train_gpt --layers 1 --hidden 8 --heads 1 --seq 16 --batch 1 --dry-run"
+    echo "build/tests/train_gpt --layers 1 --hidden 8 --heads 1 --seq 16 --batch 1 --dry-run"
 }
 
 # each FUNCTION: with every command, which must fail.
@@ -57,7 +58,7 @@ output_that_works() { # test
 # The log and the file of spilled rows get nothing that is printed, and the log is whole.
 closed_output_stays_out_of_files() { # test
     printf '%0500d' 0 >"$folder/text"
-    set -- build/examples/train_gpt --text "$folder/text" --layers 6 --hidden 8 --heads 1 --seq 32 --batch 1 --tile 8 --steps 30
+    set -- build/tests/train_gpt --text "$folder/text" --layers 6 --hidden 8 --heads 1 --seq 32 --batch 1 --tile 8 --steps 30
     "$@" --policy keep --loss-log "$folder/open.log" >"$folder/out" || return 1
     set -- "$@" --policy swap --host-memory 24KiB --spill "$folder" --loss-log "$folder/closed.log"
     "$@" >"$folder/out" && grep 'through a file of' "$folder/out" || return 1
@@ -98,10 +99,10 @@ a_test_that_does_not_exist_is_named() { # test
 
 tools_have_a_version() { # test
     version=$(sed -n 's/^#define MEMO_VERSION_[A-Z]* //p' memo.h | paste -s -d .)
-    for tool in plan_trace check_schedule degrees_plan layout_plan train_gpt; do
-        [ "$(build/examples/$tool --version)" = "$tool of memo $version" ] || { echo "$tool"; return 1; }
+    for tool in examples/plan_trace examples/check_schedule examples/degrees_plan examples/layout_plan tests/train_gpt; do
+        [ "$(build/$tool --version)" = "${tool#*/} of memo $version" ] || { echo "$tool"; return 1; }
     done
-    [ "$(build/examples/train_gpt --spill . --version)" = "train_gpt of memo $version" ]
+    [ "$(build/tests/train_gpt --spill . --version)" = "train_gpt of memo $version" ]
 }
 
 # The pictures of docs/memory.md are whole, and those of today's plans; a folder that does not exist is named.  Processors that

@@ -3,13 +3,13 @@
 # stand-ins for CUDA, cuBLASLt, cuDNN and NCCL.  A rank is a process, as on GPUs.  Output: TAP.
 #
 # NCCL's stand-in adds in an order that depends on the place in the buffer and on the count, and takes memory of the device and pinned memory.
-# Environment: TRAIN_GPT   the program for the host (default build/examples/train_gpt)
+# Environment: TRAIN_GPT   the program for the host (default build/tests/train_gpt)
 set -u
 
 . tests/support/tap.sh
 
 folder=$PWD/build/tests/train_cuda
-host=${TRAIN_GPT:-build/examples/train_gpt}
+host=${TRAIN_GPT:-build/tests/train_gpt}
 needs_program "$host"
 cuda=${CUDA_HOME:-/usr/local/cuda}/include
 tap_folder "$folder"
@@ -40,7 +40,7 @@ builds_trainer() { # PROGRAM FLAGS...; only some sources know of cuDNN
     shift
     ${CC:-cc} $host_flags "$@" -r examples/gpt/run/*.c examples/gpt/model/enqueue.c -o "$program.o" &&
         nvcc -cudart none -Xlinker --wrap=memo_cuda_device_create "$folder/gpt_stand_in.o" "$folder/fake_cuda.o" \
-            "$folder/capacities.o" build/examples/memo.o "$folder/shared.o" "$program.o" -o "$program" $json_libs $lp_libs -lpthread -lm
+            "$folder/capacities.o" build/tests/lib.a "$folder/shared.o" "$program.o" -o "$program" $json_libs $lp_libs -lpthread -lm
 }
 builds() {
     flags="-std=c++17 -O1 -I. -Iexamples -Itests/cuda -Werror all-warnings"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # test_train_limits.sh - the trainer with little address space and little stack.  Every run ends, with one line if it fails.
 # Output: TAP.
-# Environment: TRAIN_GPT   the program (default build/examples/train_gpt)
+# Environment: TRAIN_GPT   the program (default build/tests/train_gpt)
 
 . tests/support/tap.sh
 . tests/trainer/train.sh

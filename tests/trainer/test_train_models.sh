@@ -1,7 +1,7 @@
 #!/bin/sh
 # test_train_models.sh - the program with models of others: trained in budgets and on ranks with the same losses, written, read
 # again, paused; bad models, tokens and folders are refused.  Output: TAP.
-# Environment: TRAIN_GPT   the program (default build/examples/train_gpt)
+# Environment: TRAIN_GPT   the program (default build/tests/train_gpt)
 
 . tests/support/tap.sh
 . tests/trainer/train.sh

@@ -1,6 +1,6 @@
 # train.sh - the frame of tests of the trainer, after tap.sh:  . tests/support/tap.sh; . tests/trainer/train.sh
 
-program=${TRAIN_GPT:-build/examples/train_gpt}
+program=${TRAIN_GPT:-build/tests/train_gpt}
 case $program in /*) ;; *) program=$PWD/$program ;; esac
 needs_program "$program"
 sources=$PWD
