@@ -7087,7 +7087,9 @@ typedef struct memoi_checked {
 /* What a watcher of a checked session is told of, when it begins and when it ends. */
 typedef enum memob_watched {
     MEMOB_WATCH_RECOMPUTATION, /* of every tensor of a step, whatever the plan */
-    MEMOB_WATCH_FORWARD_ALONE  /* a micro-batch without a backward */
+    MEMOB_WATCH_FORWARD_ALONE, /* a micro-batch without a backward */
+    MEMOB_WATCH_FORWARD,       /* of a step, which is still open; its end alone */
+    MEMOB_WATCH_BACKWARD       /* likewise; its rows are there: its begin alone */
 } memob_watched;
 
 /* Calls of states between two micro-batches. */
@@ -9829,9 +9831,14 @@ MEMOI void memoi_checked_open_edge(memo_session* s, const memob_row_visit* visit
                        memoi_session_rows(s, visit->layer) * place->row_bytes);
 }
 
+MEMOI void memoi_checked_watch(memo_session* s, memob_watched what, int32_t step, int is_end) {
+    if (s->watch && s->checked.slots && !s->error.status) s->watch(s, what, step, is_end);
+}
+
 /* After a forward the rows go to the engine.  Nobody uses a layer that has ended: it is poison. */
 MEMOI void memoi_checked_layer_end(memo_session* s, int32_t step, memo_pass pass) {
     const int is_forward = pass == MEMO_PASS_FORWARD, leaves = is_forward && s->part->swap;
+    if (is_forward) memoi_checked_watch(s, MEMOB_WATCH_FORWARD, step, 1);
     if ((!leaves || memoi_checked_exchange(s, step, 0)) &&
         memoi_checked_look(s, step, is_forward ? MEMOI_CHECKED_FORWARD : MEMOI_CHECKED_BACKWARD))
         memoi_checked_fill(s, memoi_checked_slot(s, step), s->checked.slot_bytes);
@@ -9941,16 +9948,13 @@ MEMOI void memoi_checked_test_tiles(memo_session* s, int32_t step) {
     }
 }
 
-MEMOI void memoi_checked_watch(memo_session* s, memob_watched what, int32_t step, int is_end) {
-    if (s->watch && s->checked.slots && !s->error.status) s->watch(s, what, step, is_end);
-}
-
 /* Before a backward: every row has the bytes that the forward gave it. */
 MEMOI void memoi_checked_backward_begin(memo_session* s, int32_t step) {
     memoi_checked* c = &s->checked;
     const uint32_t kind = 1u << memob_layer_kind(s->steps, step);
-    if (s->error.status || !memoi_checked_look(s, step, MEMOI_CHECKED_RECOMPUTATION) ||
-        (c->kinds & kind) || step % s->n_slices || s->part->skipped[step])
+    if (s->error.status || !memoi_checked_look(s, step, MEMOI_CHECKED_RECOMPUTATION)) return;
+    memoi_checked_watch(s, MEMOB_WATCH_BACKWARD, step, 0);
+    if (s->error.status || (c->kinds & kind) || step % s->n_slices || s->part->skipped[step])
         return;
     c->kinds |= kind;
     memoi_checked_watch(s, MEMOB_WATCH_RECOMPUTATION, step, 0);

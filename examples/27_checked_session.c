@@ -1,4 +1,6 @@
-/* 27_checked_session.c - two planted mistakes: what a session does with them, and what finds them.
+/* 27_checked_session.c - a table of tensors as seen; two planted mistakes, and what finds them.
+ *
+ * A port may begin with all tensors MEMO_KEEP: memo_session_describe prints the table to paste.
  *
  * Each layer computes out = inp + tanh(w inp) for T tokens of C channels.  The first mistake:
  * recompute always begins with row 0.  The second: the backward of a layer reads tanh(w inp) of the
@@ -11,6 +13,15 @@
  * Build:
  *     cc -std=c99 -O2 -I. examples/27_checked_session.c -o 27_checked_session -lpthread -lm
  * Expected output:
+ *     ... As seen in a micro-batch of 256 rows.
+ *      * tensor           written by layers      rows written     backward recompute
+ *      * inp              0-15                   256              reads it no
+ *      * hidden           0-15                   256              reads it gives it in runs of 1
+ *     ...
+ *     static const memo_item tensors[] = {
+ *         MEMO_ITEM("inp", 128, MEMO_MOVE), // MEMO_KEEP
+ *         MEMO_ITEM("hidden", 128, MEMO_ROWS), // MEMO_KEEP
+ *     };
  *     no mistake: trains, gradients are right
  *         verify: right
  *         checked: right
@@ -79,6 +90,8 @@ int main(void) {
     static const memo_verify_output outputs[] = {{"d_w", d_w, sizeof d_w, MEMO_TYPE_F32, L}};
     memo_session_desc desc = {0};
     memo_verify_desc check = {0};
+    memo_item kept[2] = {acts[INP], acts[HIDDEN]};
+    memo_text table = {NULL, 0, 0, 0};
     float right[N_MISTAKES][L];
     memo_error error;
     int n_wrong = 0;
@@ -88,6 +101,14 @@ int main(void) {
     check.outputs = outputs, check.n_outputs = 1;
     desc.policy = MEMO_POLICY_ALPHA, desc.alpha = 0.5; /* the same plan always */
     for (int l = 0; l < L; l++) w[l] = -0.1f;
+
+    kept[INP].away = kept[HIDDEN].away = MEMO_KEEP;
+    desc.tensors = kept;
+    memo_status status = memo_session_describe(&desc, &check, &table, &error);
+    if (!status) status = memo_text_write(&table, "-", &error);
+    if (status) return fprintf(stderr, "%s\n", error.message), 1;
+    desc.tensors = acts;
+
     for (int k = 0; k < N_MISTAKES; k++) {
         mistake = k;
         desc.is_checked = 0;

@@ -84,6 +84,16 @@ void verify(const memo_session_desc& desc, T& trainer,
     const memo_session_desc bound = memo::bind(desc, trainer);
     call(memo_session_verify, &bound, &check);
 }
+/* memo_session_describe: the table of tensors as seen */
+template <class T>
+std::string describe(const memo_session_desc& desc, T& trainer,
+                     const memo_verify_desc& check = memo_verify_desc()) {
+    const memo_session_desc bound = memo::bind(desc, trainer);
+    memo_text text = memo_text();
+    const owned<memo_text, memo_text_free> at_end(&text);
+    call(memo_session_describe, &bound, &check, &text);
+    return text.data ? text.data : "";
+}
 /* memo_session_get_least: bytes of the device */
 template <class T> int64_t least(const memo_session_desc& desc, T& trainer) {
     const memo_session_desc bound = memo::bind(desc, trainer);

@@ -1,4 +1,5 @@
-/* memo_check.h - has memo changed no bit of a trainer? To be asked before it trains.
+/* memo_check.h - has memo changed no bit of a trainer? Which of its tensors must it keep? To be
+ * asked before it trains.
  *
  * EXAMPLE.  desc: of the session that the trainer is about to create.  check: what the trainer
  * changes outside of it.
@@ -79,6 +80,35 @@ typedef struct memo_verify_desc {
  * not fit); errors of the session. */
 MEMO_TRY memo_status memo_session_verify(const memo_session_desc* desc,
                                          const memo_verify_desc* check, memo_error* error);
+
+/* Which tensors does the backward need, and what may become of them?  Start a port with every
+ * tensor MEMO_KEEP, call this before memo_session_create, and paste what is appended to text in
+ * place of your table: a comment with what was seen, then a line of C for each tensor:
+ *
+ *     MEMO_ITEM("hidden", 1024, MEMO_ROWS), // MEMO_KEEP
+ *
+ * ends with what the desc has, and says why if the tensor is not needed, which bytes of it nobody
+ * writes, and how many rows a call of `recompute` must have.  Tensors that come with another one
+ * (MEMO_WITH) follow it, so the order may change.  check as in memo_session_verify, whose outputs
+ * and gradients among states must show what a backward reads; give random weights and inputs.
+ *
+ * It runs micro-batches of the first shape with a backward in checked sessions of their own, each
+ * layer at once, with every tensor on the device: two to compare, then one or two for each tensor.
+ * There each row of the tensor has the bytes of the row before it when the backward of a layer
+ * begins; if that changes no result, it has NaN (memo_session_desc.is_checked).  A tensor of small
+ * integers gets other rows alone, because a kernel may use them as addresses; if all of these are
+ * alike it is taken as read.  In the last run the first layer of each kind calls `recompute` for
+ * each tensor, in a few runs of rows, while that tensor and later ones are NaN; these rows alone
+ * must have the forward's bits.  `recompute` leaves alone what it does not know.  EDGE tensors keep
+ * their line.  Outputs have their bytes again afterwards.
+ *
+ * Waits for the compute stream in every layer.  Takes what a checked session takes, and twice a
+ * layer's tensors in host memory.  All ranks call it; each appends what its rank has seen.  Errors:
+ * INVALID_ARGUMENT (nothing to compare; two micro-batches differ); INFEASIBLE (a kept step does
+ * not fit: give fewer rows); OUT_OF_HOST_MEMORY; errors of the session. */
+MEMO_TRY memo_status memo_session_describe(const memo_session_desc* desc,
+                                           const memo_verify_desc* check, memo_text* text,
+                                           memo_error* error);
 
 /* Lets a checked session that is open look at bytes of the trainer, too: `recompute` must change no
  * output, and a forward alone must not change the norm.  outputs are copied, not their bytes.  A
@@ -162,6 +192,8 @@ MEMOI void memoi_watch(memo_session* s, memob_watched what, int32_t step, int is
     switch (what) {
     case MEMOB_WATCH_RECOMPUTATION: memoi_watch_outputs(s, step, is_end, &found); break;
     case MEMOB_WATCH_FORWARD_ALONE: memoi_watch_norm(s, is_end, &found); break;
+    case MEMOB_WATCH_FORWARD: break;
+    case MEMOB_WATCH_BACKWARD: break;
     }
     if (found.status) memo_session_fail(s, found.status, found.message);
 }
@@ -190,6 +222,7 @@ memo_status memo_session_watch(memo_session* s, const memo_verify_desc* check, m
 
 /* Bytes of outputs, then of gradients among states, layer by layer. */
 typedef struct memoi_verified {
+    const char* caller; /* in messages */
     const memo_session_desc* desc;
     memo_verify_desc check;
     int32_t shape;
@@ -278,15 +311,15 @@ MEMOI memo_status memoi_verified_compare(const memoi_verified* v, const char* na
     if (!why && !(distance <= bound))
         return MEMOB_INVALID(
             error,
-            "memo_session_verify: output `%.40s`%s: in slices it differs by %.3g %% from that of "
+            "%s: output `%.40s`%s: in slices it differs by %.3g %% from that of "
             "a layer at once; gradients of LAYER tensors begin at zero in the first slice of a "
             "backward, which has the last rows, and each slice adds its rows alone",
-            name, of_layer, 100 * distance);
+            v->caller, name, of_layer, 100 * distance);
     while (why && i < n_bytes && expected[i] == found[i]) i++;
     if (!why || i == n_bytes) return MEMO_STATUS_OK;
-    return MEMOB_INVALID(
-        error, "memo_session_verify: output `%.40s`%s, number %lld (byte %lld of %lld): %s", name,
-        of_layer, (long long)(i / sizes[type]), (long long)i, (long long)n_bytes, why);
+    return MEMOB_INVALID(error, "%s: output `%.40s`%s, number %lld (byte %lld of %lld): %s",
+                         v->caller, name, of_layer, (long long)(i / sizes[type]), (long long)i,
+                         (long long)n_bytes, why);
 }
 
 MEMOI memo_status memoi_verified_compare_outputs(const memoi_verified* v, const char* why,
@@ -485,8 +518,9 @@ MEMOI memo_status memoi_verified_create(memoi_verified* v, memo_error* error) {
             v->n_bytes += desc->states[i].size_bytes * (desc->n_layers + 2);
     }
     if (!v->n_bytes)
-        return MEMOB_INVALID(error, "memo_session_verify: nothing to compare; list gradients in "
-                                    "memo_verify_desc.outputs, or among states");
+        return MEMOB_INVALID(
+            error, "memo_verify_desc.outputs: nothing to compare; list gradients there, or "
+                   "among states");
 
     v->expected = MEMOB_ARRAY(&v->arrays, char, v->n_bytes + most_bytes);
     v->found = MEMOB_ARRAY(&v->arrays, char, v->n_bytes + most_bytes);
@@ -685,6 +719,7 @@ memo_status memo_session_verify(const memo_session_desc* desc, const memo_verify
     memo_status status;
     MEMOB_REFUSE_NULL(error, "desc", desc);
     memset(&v, 0, sizeof v);
+    v.caller = "memo_session_verify";
     v.desc = desc;
     if (check) v.check = *check;
     status = memo_session_plan(desc, NULL, &planned, error);
@@ -694,6 +729,538 @@ memo_status memo_session_verify(const memo_session_desc* desc, const memo_verify
         status = memoi_verified_adds(&v, error);
     if (!status && desc->n_states) status = memoi_verified_steps(&v, error);
     memo_step_plan_destroy(planned);
+    memob_arrays_free(&v.arrays);
+    return status;
+}
+
+/* ---- >>describe ---------------------------------------------------------------------------------
+ * Knows: which bytes of a layer's tensors a kept micro-batch writes and reads.  Knows nothing of
+ * budgets. */
+
+/* Two ways to spoil a tensor before its backward: a row gets the row before it, which is safe for
+ * indices; then, if no result changes, poison. */
+typedef enum memoi_spoiled { MEMOI_SPOILED_NOT, MEMOI_SPOILED_TURNED, MEMOI_SPOILED } memoi_spoiled;
+
+/* A tensor as seen. */
+typedef struct memoi_seen {
+    uint8_t* layers;     /* (n_layers): 1: the forward wrote it */
+    uint8_t* columns;    /* (row_bytes): 1: the byte was written in some row */
+    int64_t least, most; /* rows that a layer wrote; most 0: no layer did */
+    int64_t used_bytes;  /* of a layer, to the last byte that was written */
+    int is_number;       /* not only small integers, which may be indices */
+    int is_turned;       /* rows of a layer differ, so turning them has an effect */
+    int is_read;         /* by the backward */
+    int is_needed;       /* by the backward, or by the recomputation of what is needed */
+    int32_t leader;      /* whose call of recompute gives its bits; -1: none */
+    int64_t tile_rows;   /* of a leader: the least that give its bits, and those of its followers */
+} memoi_seen;
+
+typedef struct memoi_described {
+    memoi_verified* v;
+    memoi_seen* seen;         /* (n_tensors) */
+    uint8_t *gives, *needs;   /* (n_tensors, n_tensors): of recompute of t: whose bits, from what */
+    int64_t *at, *size_bytes; /* (n_tensors): in saved and found; of the open layer, 0: absent */
+    void** addresses;         /* (n_tensors) */
+    char *saved, *found;      /* a layer's tensors */
+    int64_t n_rows;
+    uint32_t kinds; /* that have been recomputed */
+    int32_t tensor; /* that is spoiled */
+    memoi_spoiled spoiled;
+    int is_recomputed;   /* recompute is tried */
+    memob_arrays arrays; /* of these */
+} memoi_described;
+
+MEMOI const memo_item* memoi_described_leader(const memoi_described* d, int32_t t) {
+    const memo_item* tensors = d->v->desc->tensors;
+    return &tensors[memob_item_leader(tensors, t)];
+}
+
+/* Does a run look at the tensor?  EDGE rows are of all layers. */
+MEMOI int memoi_described_is_seen(const memoi_described* d, int32_t t) {
+    return d->v->desc->tensors[t].row_bytes && memoi_described_leader(d, t)->scope != MEMO_EDGE;
+}
+
+/* May recompute give the tensor? */
+MEMOI int memoi_described_may_recompute(const memoi_described* d, int32_t t) {
+    const int32_t scope = memoi_described_leader(d, t)->scope;
+    return d->size_bytes[t] && scope != MEMO_INPUT && scope != MEMO_CARRIED;
+}
+
+/* Copies a tensor of the open layer to bytes, or back, and waits. */
+MEMOI void memoi_described_copy(const memoi_described* d, memo_session* s, int32_t t, char* bytes,
+                                int is_back) {
+    char* tensor = (char*)d->addresses[t];
+    const size_t n_bytes = (size_t)d->size_bytes[t];
+    memo_error error;
+    memo_status status = MEMO_STATUS_OK;
+    if (!n_bytes || s->error.status) return;
+    if (s->desc.computes_on_host)
+        memcpy(is_back ? tensor : bytes, is_back ? bytes : tensor, n_bytes);
+    else
+        status = memob_copy_now(s->device, s->desc.compute_stream, tensor, bytes, d->size_bytes[t],
+                                is_back, &error);
+    if (status) memo_session_fail(s, status, error.message);
+}
+
+/* The tensors of a step that opens or ends. */
+MEMOI void memoi_described_take(memoi_described* d, memo_session* s, int32_t step) {
+    const memo_slice slice = memo_session_get_slice(s);
+    d->n_rows = slice.end - slice.begin;
+    memo_session_get_addresses(s, memob_session_layer(s, step), 0, d->addresses);
+    for (int32_t t = 0; t < d->v->desc->n_tensors; t++) {
+        int64_t n = d->n_rows;
+        if (memoi_described_leader(d, t)->scope == MEMO_CARRIED) n = 1;
+        if (memob_tensor_is_routed(s->steps, t)) n = slice.n_routed;
+        d->size_bytes[t] = memoi_described_is_seen(d, t) && memob_layer_has(s->steps, step, t)
+                               ? n * d->v->desc->tensors[t].row_bytes
+                               : 0;
+    }
+}
+
+/* The poison of a tensor, whose address is a multiple of 8. */
+MEMOI void memoi_described_poison(char* bytes, int64_t n_bytes) {
+    uint64_t word;
+    memob_poison((char*)&word, sizeof word);
+    for (int64_t i = 0; i < n_bytes; i++) bytes[i] = ((char*)&word)[i % 8];
+}
+
+/* Which bytes of tensor t has the forward of a layer written? */
+MEMOI void memoi_described_look(memoi_described* d, int32_t t, int32_t layer) {
+    memoi_seen* seen = &d->seen[t];
+    const int64_t row_bytes = d->v->desc->tensors[t].row_bytes, n_bytes = d->size_bytes[t];
+    const char* bytes = d->found + d->at[t];
+    uint64_t poison;
+    int64_t n_rows = 0, last = -1, used = 0;
+    memob_poison((char*)&poison, sizeof poison);
+    for (int64_t i = 0; i < n_bytes; i++) {
+        if (bytes[i] == ((char*)&poison)[i % 8]) continue;
+        seen->columns[i % row_bytes] = 1;
+        n_rows += i / row_bytes != last;
+        last = i / row_bytes;
+        used = i + 1;
+    }
+    if (!used) return;
+
+    seen->least = seen->most ? memob_min(seen->least, n_rows) : n_rows;
+    seen->most = memob_max(seen->most, n_rows);
+    seen->used_bytes = memob_max(seen->used_bytes, used);
+    seen->layers[layer] = 1;
+    for (int64_t i = 0; i + 4 <= used; i += 4) { /* a small integer: the upper byte is a sign */
+        int32_t word;
+        memcpy(&word, bytes + i, sizeof word);
+        seen->is_number |= word > 0xffffff || word < -0x1000000;
+    }
+    seen->is_turned |=
+        n_bytes > row_bytes && memcmp(bytes, bytes + row_bytes, (size_t)(n_bytes - row_bytes)) != 0;
+}
+
+/* Gives each row of t the row before it, and the first row the last one. */
+MEMOI void memoi_described_turn(const memoi_described* d, memo_session* s, int32_t t) {
+    const int64_t row_bytes = d->v->desc->tensors[t].row_bytes;
+    const size_t rest = (size_t)memob_max(d->size_bytes[t] - row_bytes, 0);
+    char* found = d->found + d->at[t];
+    if (!d->size_bytes[t]) return;
+    memcpy(found, d->saved + d->at[t] + rest, (size_t)row_bytes);
+    memcpy(found + row_bytes, d->saved + d->at[t], rest);
+    memoi_described_copy(d, s, t, found, 1);
+}
+
+/* Recomputes rows [begin, end) of t while t and later tensors are poison.  is_kept[u] stays 1 if
+ * these rows have their bytes again, and all others are poison. */
+MEMOI void memoi_described_run_rows(const memoi_described* d, memo_session* s, int32_t step,
+                                    int32_t t, int64_t begin, int64_t end, int32_t turned,
+                                    uint8_t* is_kept) {
+    const memo_session_desc* desc = d->v->desc;
+    for (int32_t u = t; u < desc->n_tensors; u++) {
+        memoi_described_poison(d->found + d->at[u], d->size_bytes[u]);
+        memoi_described_copy(d, s, u, d->found + d->at[u], 1);
+    }
+    if (turned >= 0) memoi_described_turn(d, s, turned);
+    if (!s->error.status)
+        desc->recompute(desc->user, s, memob_session_layer(s, step), t, begin, end);
+
+    for (int32_t u = t; u < desc->n_tensors; u++) {
+        char* found = d->found + d->at[u];
+        const char* saved = d->saved + d->at[u];
+        const int64_t row_bytes = desc->tensors[u].row_bytes;
+        uint64_t poison;
+        memob_poison((char*)&poison, sizeof poison);
+        memoi_described_copy(d, s, u, found, 0);
+        for (int64_t i = 0; i < d->size_bytes[u] && is_kept[u]; i++)
+            is_kept[u] = i >= begin * row_bytes && i < end * row_bytes
+                             ? found[i] == saved[i]
+                             : found[i] == ((char*)&poison)[i % 8];
+    }
+}
+
+/* The same in a few runs of tile_rows.  The layer is as before afterwards. */
+MEMOI void memoi_described_recompute(const memoi_described* d, memo_session* s, int32_t step,
+                                     int32_t t, int64_t tile_rows, int32_t turned,
+                                     uint8_t* is_kept) {
+    enum { N_RUNS = 4 };
+    const int64_t n = d->size_bytes[t] / d->v->desc->tensors[t].row_bytes;
+    const int64_t last = (n - 1) / tile_rows;
+    const int32_t n_runs = (int32_t)memob_min(N_RUNS, last + 1);
+    for (int32_t u = t; u < d->v->desc->n_tensors; u++) is_kept[u] = d->size_bytes[u] > 0;
+    for (int32_t i = 0; i < n_runs; i++) {
+        const int64_t begin = i * last / (n_runs > 1 ? n_runs - 1 : 1) * tile_rows;
+        memoi_described_run_rows(d, s, step, t, begin, memob_min(begin + tile_rows, n), turned,
+                                 is_kept);
+    }
+    for (int32_t u = 0; u < d->v->desc->n_tensors; u++)
+        memoi_described_copy(d, s, u, d->saved + d->at[u], 1);
+}
+
+/* The most of all ranks. */
+MEMOI memo_status memoi_described_agree(const memoi_described* d, int64_t* values, int64_t n,
+                                        memo_error* error) {
+    const memo_session_desc* desc = d->v->desc;
+    return desc->agree ? desc->agree(desc->user, values, n, error) : MEMO_STATUS_OK;
+}
+
+/* 1: on all ranks. */
+MEMOI int memoi_described_all(const memoi_described* d, memo_session* s, int holds) {
+    int64_t value = !holds;
+    memo_error error;
+    const memo_status status = memoi_described_agree(d, &value, 1, &error);
+    if (status) memo_session_fail(s, status, error.message);
+    return !value;
+}
+
+/* Which tensors does recompute give in a layer, in which tiles, and from which unread ones? */
+MEMOI void memoi_described_try(memoi_described* d, memo_session* s, int32_t step) {
+    const int32_t n = d->v->desc->n_tensors;
+    uint8_t is_kept[MEMO_PROFILE_TENSORS_MAX];
+    for (int32_t t = 0; t < n && !s->error.status; t++) {
+        uint8_t *gives = d->gives + (int64_t)t * n, *needs = d->needs + (int64_t)t * n;
+        const int64_t n_all = d->size_bytes[t] / memob_max(d->v->desc->tensors[t].row_bytes, 1);
+        const int is_routed = memob_tensor_is_routed(s->steps, t); /* perhaps on this rank alone */
+        int64_t least = is_routed ? n_all : 1;
+        int keeps;
+        if (!memoi_described_may_recompute(d, t)) continue;
+        memoi_described_recompute(d, s, step, t, n_all, -1, is_kept);
+        for (int32_t u = t; u < n; u++)
+            if (d->size_bytes[u]) gives[u] &= is_kept[u] && memoi_described_may_recompute(d, u);
+        if (!is_routed) gives[t] = (uint8_t)memoi_described_all(d, s, gives[t]);
+        if (!gives[t]) continue;
+
+        for (;; least = memob_min(2 * least, n_all)) {
+            memoi_described_recompute(d, s, step, t, least, -1, is_kept);
+            keeps = 1;
+            for (int32_t u = t; u < n; u++) keeps &= !d->size_bytes[u] || !gives[u] || is_kept[u];
+            if (least == n_all || memoi_described_all(d, s, keeps) || s->error.status) break;
+        }
+        d->seen[t].tile_rows = memob_max(d->seen[t].tile_rows, least);
+
+        for (int32_t u = 0; u < t; u++) {
+            if (d->seen[u].is_read || !d->size_bytes[u]) continue;
+            memoi_described_recompute(d, s, step, t, n_all, u, is_kept);
+            needs[u] |= !is_kept[t] || !d->seen[u].is_turned;
+            for (int32_t v = t; v < n; v++) needs[u] |= d->size_bytes[v] && gives[v] && !is_kept[v];
+        }
+    }
+}
+
+MEMOI void memoi_described_watch(memo_session* s, memob_watched what, int32_t step, int is_end) {
+    memoi_described* d = (memoi_described*)s->watcher;
+    const uint32_t kind = 1u << memob_layer_kind(s->steps, step);
+    const int32_t n = d->v->desc->n_tensors;
+    (void)is_end;
+    if (what != MEMOB_WATCH_FORWARD && what != MEMOB_WATCH_BACKWARD) return;
+    memoi_described_take(d, s, step);
+    if (what == MEMOB_WATCH_FORWARD) {
+        for (int32_t t = 0; t < n; t++) {
+            memoi_described_copy(d, s, t, d->found + d->at[t], 0);
+            if (!s->error.status) memoi_described_look(d, t, memob_session_layer(s, step));
+        }
+        s->part->skipped[step] = 1; /* a tensor that no forward writes is no error here */
+        return;
+    }
+
+    if (d->spoiled == MEMOI_SPOILED_NOT && !d->is_recomputed) return;
+    for (int32_t t = 0; t < n; t++) memoi_described_copy(d, s, t, d->saved + d->at[t], 0);
+    if (d->spoiled == MEMOI_SPOILED_TURNED) memoi_described_turn(d, s, d->tensor);
+    if (d->spoiled == MEMOI_SPOILED) {
+        memoi_described_poison(d->found + d->at[d->tensor], d->size_bytes[d->tensor]);
+        memoi_described_copy(d, s, d->tensor, d->found + d->at[d->tensor], 1);
+    }
+    if (d->is_recomputed && !(d->kinds & kind)) memoi_described_try(d, s, step);
+    d->kinds |= d->is_recomputed ? kind : 0;
+}
+
+/* A micro-batch; *differs: from the first, or it fails, which it did not. */
+MEMOI memo_status memoi_described_run(memoi_described* d, const memo_session_desc* own,
+                                      const memo_step_plan* plan, int* differs, memo_error* error) {
+    memoi_verified* v = d->v;
+    memo_session* s = NULL;
+    memo_error found;
+    memo_status status = memo_session_open(own, plan, &s, error), ran;
+    int64_t value;
+    if (status) return status;
+    s->watcher = d;
+    s->watch = memoi_described_watch;
+    ran = memoi_verified_run_once(v, s, MEMOI_VERIFIED_ONE, error);
+    memo_session_destroy(s);
+    if (d->spoiled == MEMOI_SPOILED_NOT) status = memob_session_verdict(v->desc, ran, error);
+    if (!differs || status) return status;
+
+    value = ran || memoi_verified_compare_all(v, "it differs", &found);
+    status = memoi_described_agree(d, &value, 1, error);
+    *differs = value != 0;
+    return status;
+}
+
+/* What is needed for the backward, from the last tensor to the first. */
+MEMOI void memoi_described_conclude(memoi_described* d) {
+    const int32_t n = d->v->desc->n_tensors;
+    for (int32_t u = 0; u < n; u++) {
+        d->seen[u].leader = -1;
+        for (int32_t t = 0; t <= u; t++) /* the nearest one */
+            if (d->seen[u].most && d->seen[t].tile_rows && d->gives[(int64_t)t * n + t] &&
+                d->gives[(int64_t)t * n + u] &&
+                memoi_described_leader(d, t)->kinds == memoi_described_leader(d, u)->kinds)
+                d->seen[u].leader = t;
+    }
+    for (int32_t t = n - 1; t >= 0; t--) {
+        memoi_seen* seen = &d->seen[t];
+        seen->is_needed |= seen->is_read;
+        if (!seen->is_needed || seen->leader < 0) continue;
+        d->seen[seen->leader].is_needed = 1;
+        for (int32_t u = 0; u < t && seen->leader == t; u++)
+            d->seen[u].is_needed |= d->needs[(int64_t)t * n + u];
+    }
+}
+
+MEMOI memo_status memoi_described_create(memoi_described* d, memo_error* error) {
+    const memo_session_desc* desc = d->v->desc;
+    const int32_t n = desc->n_tensors;
+    int64_t n_bytes = 0;
+    d->seen = MEMOB_ARRAY(&d->arrays, memoi_seen, n);
+    d->gives = MEMOB_ARRAY(&d->arrays, uint8_t, (int64_t)n * n);
+    d->needs = MEMOB_ARRAY(&d->arrays, uint8_t, (int64_t)n * n);
+    d->at = MEMOB_ARRAY(&d->arrays, int64_t, n);
+    d->size_bytes = MEMOB_ARRAY(&d->arrays, int64_t, n);
+    d->addresses = MEMOB_ARRAY(&d->arrays, void*, n);
+    for (int32_t t = 0; t < n && !d->arrays.failed; t++) {
+        const memo_item* of = memoi_described_leader(d, t);
+        int64_t n_rows = of->scope == MEMO_CARRIED ? 1 : desc->n_rows;
+        if (of->is & MEMO_LATE_ROWS) n_rows = desc->routed_rows_layer;
+        d->seen[t].layers = MEMOB_ARRAY(&d->arrays, uint8_t, desc->n_layers);
+        d->seen[t].columns = MEMOB_ARRAY(&d->arrays, uint8_t, desc->tensors[t].row_bytes);
+        d->at[t] = n_bytes;
+        n_bytes += memob_align_up(n_rows * desc->tensors[t].row_bytes, 8);
+    }
+    d->saved = MEMOB_ARRAY(&d->arrays, char, n_bytes);
+    d->found = MEMOB_ARRAY(&d->arrays, char, n_bytes);
+    if (d->arrays.failed) return memob_no_memory(error, "the tensors of a layer");
+    memset(d->gives, desc->recompute != NULL, (size_t)n * (size_t)n);
+    return MEMO_STATUS_OK;
+}
+
+/* "0-2, 5"; "none". */
+MEMOI void memoi_described_put_layers(const memoi_seen* seen, int32_t n_layers, char text[28]) {
+    size_t n = 0;
+    strcpy(text, "none");
+    for (int32_t k = 0, first; k < n_layers && n < 16; k++) {
+        if (!seen->layers[k]) continue;
+        for (first = k; k + 1 < n_layers && seen->layers[k + 1];) k++;
+        n += (size_t)snprintf(text + n, 28 - n, k > first ? "%s%d-%d" : "%s%d", n ? ", " : "",
+                              (int)first, (int)k);
+    }
+    if (n >= 16 && n + 4 < 28) strcpy(text + n, "...");
+}
+
+/* What a row leaves unused, or the rows of a layer. */
+MEMOI void memoi_described_put_waste(const memoi_described* d, int32_t t, memo_text* text) {
+    const memoi_seen* seen = &d->seen[t];
+    const memo_item* item = &d->v->desc->tensors[t];
+    const int is_late = memoi_described_leader(d, t)->is & MEMO_LATE_ROWS;
+    int64_t first = item->row_bytes, n_unused = 0;
+    for (int64_t i = item->row_bytes - 1; i >= 0; i--)
+        if (!seen->columns[i]) n_unused++, first = i;
+    if (n_unused)
+        memo_text_put(text, "; %lld bytes of each row are never written, the first is byte %lld",
+                      (long long)n_unused, (long long)first);
+    if (is_late || memoi_described_leader(d, t)->scope == MEMO_CARRIED) return;
+    if (seen->least < seen->most)
+        memo_text_put(text, "; if the data decides how many rows, MEMO_LATE_ROWS");
+    else if (seen->most < d->n_rows)
+        memo_text_put(text,
+                      "; only %lld bytes of %lld are written: if its rows are no tokens, a "
+                      "row_bytes of %lld does",
+                      (long long)seen->used_bytes, (long long)(d->n_rows * item->row_bytes),
+                      (long long)((seen->used_bytes + d->n_rows - 1) / d->n_rows));
+}
+
+/* The table in words. */
+MEMOI void memoi_described_put_seen(const memoi_described* d, memo_text* text) {
+    const memo_session_desc* desc = d->v->desc;
+    memo_text_put(text,
+                  "/* As seen in a micro-batch of %lld rows.\n"
+                  " * %-16s %-22s %-16s %-8s %s\n",
+                  (long long)d->n_rows, "tensor", "written by layers", "rows written", "backward",
+                  "recompute");
+
+    for (int32_t t = 0; t < desc->n_tensors; t++) {
+        const memoi_seen* seen = &d->seen[t];
+        char layers[28], rows[48], recomputed[96] = "no";
+        memoi_described_put_layers(seen, desc->n_layers, layers);
+        snprintf(rows, sizeof rows, seen->least < seen->most ? "%lld to %lld" : "%lld",
+                 (long long)seen->least, (long long)seen->most);
+        if (seen->leader == t)
+            snprintf(recomputed, sizeof recomputed, "gives it in runs of %lld",
+                     (long long)seen->tile_rows);
+        else if (seen->leader >= 0)
+            snprintf(recomputed, sizeof recomputed, "gives it with `%.40s`",
+                     memob_session_name(desc->tensors[seen->leader].name));
+        if (memoi_described_is_seen(d, t))
+            memo_text_put(text, " * %-16.40s %-22s %-16s %-8s %s\n",
+                          memob_session_name(desc->tensors[t].name), layers, rows,
+                          seen->is_read ? "reads it" : "no", recomputed);
+        else
+            memo_text_put(text, " * %-16.40s not looked at\n",
+                          memob_session_name(desc->tensors[t].name));
+    }
+    memo_text_put(text, " */\n");
+}
+
+/* The line of a tensor.  away: KEEP if it is not looked at. */
+MEMOI void memoi_described_put_line(const memoi_described* d, int32_t t, memo_text* text) {
+    static const char* const aways[] = {"MEMO_KEEP", "MEMO_MOVE", "MEMO_ROWS", "MEMO_WHOLE",
+                                        "MEMO_WITH"};
+    MEMOB_TABLE_OF(MEMO_N_AWAYS, aways);
+    static const char* const scopes[] = {"MEMO_SLICE", "MEMO_LAYER", "MEMO_EDGE", "MEMO_INPUT",
+                                         "MEMO_CARRIED"};
+    MEMOB_TABLE_OF(MEMO_N_SCOPES, scopes);
+    const memo_session_desc* desc = d->v->desc;
+    const memoi_seen* seen = &d->seen[t];
+    const memo_item *item = &desc->tensors[t], *of = memoi_described_leader(d, t);
+    const int is_seen = memoi_described_is_seen(d, t);
+    const int64_t tile_rows = memob_max(desc->tile_rows, 1);
+    int32_t away = is_seen ? MEMO_MOVE : item->away, is;
+    const char* out = is_seen && !seen->is_needed ? "// " : "";
+    if (seen->leader >= 0) away = seen->leader == t ? MEMO_ROWS : MEMO_WITH;
+    is = of->is & (away == MEMO_MOVE ? ~MEMO_BY_BACKWARD : ~0);
+    if (away == MEMO_ROWS && seen->tile_rows > 1 && seen->tile_rows >= d->n_rows &&
+        !(is & MEMO_LATE_ROWS))
+        away = MEMO_WHOLE;
+
+    memo_text_put(text, "    %sMEMO_ITEM(\"%s\", %lld, %s", out, memob_session_name(item->name),
+                  (long long)item->row_bytes, aways[away]);
+    if (away != MEMO_WITH && (of->scope || is || of->kinds))
+        memo_text_put(text, ", %s, %d, %uu", scopes[of->scope], (int)is, (unsigned)of->kinds);
+    memo_text_put(text, "), // %s", aways[item->away]);
+    if (!is_seen)
+        memo_text_put(text, " stays");
+    else if (!seen->most)
+        memo_text_put(text, ": no forward writes it; remove it");
+    else if (!seen->is_needed)
+        memo_text_put(text, ": no backward needs it; make it a buffer of pass FORWARD with "
+                            "MEMO_EACH_LAYER");
+    else if (!seen->is_read)
+        memo_text_put(text, ": only recompute reads it");
+    if (away == MEMO_ROWS && seen->tile_rows > tile_rows)
+        memo_text_put(text, "; tile_rows of %lld", (long long)seen->tile_rows);
+    if (away == MEMO_WITH && item->away != MEMO_WITH)
+        memo_text_put(text, "; keep it right behind `%.40s`",
+                      memob_session_name(desc->tensors[seen->leader].name));
+    if (is_seen && seen->most) memoi_described_put_waste(d, t, text);
+    memo_text_put(text, "\n");
+}
+
+/* Each leader, then its followers. */
+MEMOI void memoi_described_put(const memoi_described* d, memo_text* text) {
+    const int32_t n = d->v->desc->n_tensors;
+    memoi_described_put_seen(d, text);
+    memo_text_put(text, "static const memo_item tensors[] = {\n");
+    for (int32_t t = 0; t < n; t++) {
+        if (d->seen[t].leader >= 0 && d->seen[t].leader != t) continue;
+        memoi_described_put_line(d, t, text);
+        for (int32_t u = t + 1; u < n; u++)
+            if (d->seen[u].leader == t) memoi_described_put_line(d, u, text);
+    }
+    memo_text_put(text, "};\n");
+}
+
+/* Is a tensor read by the backward?  What cannot be spoiled safely is taken as read. */
+MEMOI memo_status memoi_described_spoil(memoi_described* d, const memo_session_desc* own,
+                                        const memo_step_plan* plan, int32_t t, memo_error* error) {
+    memoi_seen* seen = &d->seen[t];
+    int64_t values[3];
+    memo_status status;
+    values[0] = seen->most > 0, values[1] = seen->is_number, values[2] = seen->is_turned;
+    status = memoi_described_agree(d, values, 3, error);
+    if (status || !values[0]) return status;
+    seen->is_turned = values[2] != 0;
+    d->tensor = t;
+    seen->is_read = !values[1] && !values[2];
+    for (int k = MEMOI_SPOILED_TURNED; k <= MEMOI_SPOILED && !seen->is_read && !status; k++) {
+        d->spoiled = (memoi_spoiled)k;
+        if (values[k == MEMOI_SPOILED ? 1 : 2])
+            status = memoi_described_run(d, own, plan, &seen->is_read, error);
+    }
+    d->spoiled = MEMOI_SPOILED_NOT;
+    return status;
+}
+
+/* Runs of the kept plan: two that differ in nothing, then with each tensor spoiled, at last with
+ * recompute. */
+MEMOI memo_status memoi_described_runs(memoi_described* d, const memo_session_desc* own,
+                                       const memo_step_plan* plan, memo_error* error) {
+    static const char* const whys[] = {
+        "two micro-batches differ; a kernel is not deterministic, or reads what a micro-batch "
+        "changes and outputs lack",
+        "`recompute` changes it; it may write tensors of its layer alone"};
+    int differs = 0;
+    memo_status status = memoi_described_run(d, own, plan, NULL, error);
+    memoi_verified_swap(d->v);
+    if (!status) status = memoi_described_run(d, own, plan, &differs, error);
+    for (int32_t t = 0; t < own->n_tensors && !status && !differs; t++)
+        status = memoi_described_spoil(d, own, plan, t, error);
+    if (!status && !differs && own->recompute) {
+        d->is_recomputed = 1;
+        status = memoi_described_run(d, own, plan, &differs, error);
+    }
+    if (!status && differs)
+        status = memoi_verified_compare_all(d->v, whys[d->is_recomputed], error);
+    return memob_session_verdict(d->v->desc, status, error);
+}
+
+memo_status memo_session_describe(const memo_session_desc* desc, const memo_verify_desc* check,
+                                  memo_text* text, memo_error* error) {
+    memo_session_desc own;
+    memo_step_plan* plan = NULL;
+    memoi_verified v;
+    memoi_described d;
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "desc", desc);
+    MEMOB_REFUSE_NULL(error, "text", text);
+    memset(&v, 0, sizeof v);
+    memset(&d, 0, sizeof d);
+    v.caller = "memo_session_describe";
+    v.desc = desc;
+    if (check) v.check = *check;
+    d.v = &v;
+
+    own = memoi_verified_desc(&v);
+    own.policy = MEMO_POLICY_KEEP;
+    own.is_checked = 1;
+    own.slice_rows = own.n_rows;
+    own.device_bytes = 0;
+    status = memo_session_plan(&own, NULL, &plan, error); /* it checks the desc, too */
+    if (!status) {
+        status = memoi_verified_create(&v, error);
+        if (!status) status = memoi_described_create(&d, error);
+        status = memob_session_verdict(desc, status, error);
+    }
+    if (!status) status = memoi_described_runs(&d, &own, plan, error);
+    if (!status) {
+        memoi_described_conclude(&d);
+        memoi_described_put(&d, text);
+        if (text->failed) status = memob_no_memory(error, "the table of tensors");
+    }
+    memo_step_plan_destroy(plan);
+    memob_arrays_free(&d.arrays);
     memob_arrays_free(&v.arrays);
     return status;
 }

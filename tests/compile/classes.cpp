@@ -133,6 +133,7 @@ void a_class_is_verified_and_trains() {
     outside.norm = norm, outside.verifying = verifying;
     memo::verify(desc, mine, outside);
     CHECK(n_verifying > 0 && n_norms > 0);
+    CHECK(has(memo::describe(desc, mine, outside), "MEMO_ITEM("));
 
     /* In the least budget, and in no less. */
     desc.device_bytes = memo::least(desc, mine);

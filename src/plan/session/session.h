@@ -85,7 +85,9 @@ typedef struct memoi_checked {
 /* What a watcher of a checked session is told of, when it begins and when it ends. */
 typedef enum memob_watched {
     MEMOB_WATCH_RECOMPUTATION, /* of every tensor of a step, whatever the plan */
-    MEMOB_WATCH_FORWARD_ALONE  /* a micro-batch without a backward */
+    MEMOB_WATCH_FORWARD_ALONE, /* a micro-batch without a backward */
+    MEMOB_WATCH_FORWARD,       /* of a step, which is still open; its end alone */
+    MEMOB_WATCH_BACKWARD       /* likewise; its rows are there: its begin alone */
 } memob_watched;
 
 /* Calls of states between two micro-batches. */
