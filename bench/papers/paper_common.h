@@ -70,18 +70,31 @@ typedef struct paper_constant {
     const char* unit;
     paper_origin origin;
     const char* source; /* section, data of the fit, or reason of the assumption */
+    size_t field;       /* a double of the hardware, which is value * scale; scale 0: none */
+    double scale;
 } paper_constant;
 
-static inline void paper_print_constants(const char* title, const paper_constant* constants,
-                                         int n_constants) {
+static inline void paper_set_constants(void* hardware, const paper_constant* constants, int n) {
+    for (const paper_constant* c = constants; c < constants + n; c++)
+        if (c->scale > 0) *(double*)(void*)((char*)hardware + c->field) = c->value * c->scale;
+}
+
+/* hardware: what was fitted has another value there; NULL: as stated. */
+static inline void paper_print_constants(const char* title, const paper_constant* constants, int n,
+                                         const void* hardware) {
     static const char* const origins[] = {"stated by the paper", "fitted", "assumed", "measured"};
     paper_print("  %s\n", title);
-    for (int i = 0; i < n_constants; i++) {
-        const paper_constant* c = &constants[i];
-        paper_print("    %-33s %8.5g %-8s %-19s %s\n", c->name, c->value, c->unit,
-                    origins[c->origin], c->source);
-    }
+    for (const paper_constant* c = constants; c < constants + n; c++)
+        paper_print("    %-33s %8.5g %-8s %-19s %s\n", c->name,
+                    c->scale > 0 && hardware
+                        ? *(const double*)(const void*)((const char*)hardware + c->field) / c->scale
+                        : c->value,
+                    c->unit, origins[c->origin], c->source);
 }
+#define PAPER_N(array)                       ((int)(sizeof(array) / sizeof *(array)))
+#define PAPER_SET_CONSTANTS(hardware, table) paper_set_constants(hardware, table, PAPER_N(table))
+#define PAPER_PRINT_CONSTANTS(title, table, hardware)                                              \
+    paper_print_constants(title, table, PAPER_N(table), hardware)
 
 /* ---- criteria: printed as they are, met or missed ---- */
 

@@ -100,130 +100,177 @@ typedef struct swap_attention_rate {
 } swap_attention_rate;
 
 typedef struct swap_hardware {
-    double peak_flops;      /* the 100 % of MFU */
-    double gemm_efficiency; /* of peak_flops */
-    int n_attention_rates;  /* one: any length; more: by the logarithm of the length */
+    double peak_flops;        /* the 100 % of MFU */
+    double gemm_efficiency;   /* of peak_flops */
+    double n_attention_rates; /* one: any length; more: by the logarithm of the length */
     swap_attention_rate attention[3];
     double pcie_bytes_per_s;   /* B, of one GPU, each way */
     double nvlink_bytes_per_s; /* of one GPU, each way */
     double nic_bytes_per_s;    /* of one GPU, each way */
-    int gpus_per_node;
+    double gpus_per_node;
     double device_bytes, device_reserve_bytes;
     double host_bytes_per_node, host_usable; /* usable: fraction */
     double bytes_per_logit;
     double classifier_tokens; /* rows of a chunk of the classifier; 0: one chunk */
-    int is_host_rounded;      /* each pinned tensor takes a power of two */
+    double is_host_rounded;   /* each pinned tensor takes a power of two */
     double parameter_bytes, gradient_bytes, optimizer_bytes; /* of one parameter */
     double n_micro_batches;                                  /* of one step and replica */
     double vocabulary;
 } swap_hardware;
 
+/* What is printed, and where it goes.  The four fitted ones are the start of the fit. */
+#define SWAP_AT(field) offsetof(swap_hardware, field)
+#define SWAP_FIT(name, value, unit, field, scale)                                                  \
+    { name, value, unit, PAPER_FITTED, "Table 4's planned rows, 16 values", SWAP_AT(field), scale }
+static const paper_constant swap_a800_constants[] = {
+    {"peak", 312, "TFLOP/s", PAPER_STATED, "Section 5.1", SWAP_AT(peak_flops), 1e12},
+    SWAP_FIT("GEMM efficiency", 0.7, "of peak", gemm_efficiency, 1),
+    SWAP_FIT("attention efficiency, forward", 0.7, "of peak", attention[0].forward_flops, 312e12),
+    SWAP_FIT("attention efficiency, backward", 0.6, "of peak", attention[0].backward_flops, 312e12),
+    SWAP_FIT("PCIe of one GPU, effective", 12, "GB/s", pcie_bytes_per_s, PAPER_GB),
+    {"PCIe of one GPU", 32, "GB/s", PAPER_STATED, "Section 5.1; only printed beside", 0, 0},
+    {"NVLink of one GPU, each way", 160, "GB/s", PAPER_ASSUMED,
+     "400 GB/s stated: 80 % of 200 each way", SWAP_AT(nvlink_bytes_per_s), PAPER_GB},
+    {"InfiniBand of one GPU, each way", 20, "GB/s", PAPER_ASSUMED,
+     "200 a node stated: 80 % of 25 a GPU", SWAP_AT(nic_bytes_per_s), PAPER_GB},
+    {"GPUs of a node", 8, "", PAPER_STATED, "Section 5.1", SWAP_AT(gpus_per_node), 1},
+    {"micro-batches of a step", 16, "", PAPER_ASSUMED, "share out bubble and gradient exchange",
+     SWAP_AT(n_micro_batches), 1},
+    {"device memory", 80, "GiB", PAPER_STATED, "Section 5.1", SWAP_AT(device_bytes), PAPER_GIB},
+    {"device reserve", 4, "GiB", PAPER_ASSUMED, "CUDA, NCCL; interval printed below",
+     SWAP_AT(device_reserve_bytes), PAPER_GIB},
+    {"host memory of a node", 2, "TB", PAPER_STATED, "Section 5.1", SWAP_AT(host_bytes_per_node),
+     1e12},
+    {"usable host memory", 0.6, "fraction", PAPER_ASSUMED, "interval printed below",
+     SWAP_AT(host_usable), 1},
+    {"bytes of a logit", 6, "B", PAPER_ASSUMED, "bf16 and fp32; interval printed below",
+     SWAP_AT(bytes_per_logit), 1},
+    {"parameter + gradient + optimizer", 2 + 4 + 12, "B", PAPER_ASSUMED,
+     "2 + 4 + 12, the last shared by ZeRO-1", 0, 0},
+    {"vocabulary", SWAP_VOCABULARY, "", PAPER_STATED, "Table 2", SWAP_AT(vocabulary), 1}};
+
+/* Measured on one H200, but for what is assumed. */
+static const paper_constant swap_h200_constants[] = {
+    {"peak", 989, "TFLOP/s", PAPER_ASSUMED, "data sheet, dense bf16", SWAP_AT(peak_flops), 1e12},
+    {"GEMM", 721, "TFLOP/s", PAPER_MEASURED, "65536 x 4096 x 16384", SWAP_AT(gemm_efficiency),
+     1 / 989.0},
+    {"attention at 64K, forward", 601, "TFLOP/s", PAPER_MEASURED,
+     "649 at 16K, 555 at 128K; between by log s", SWAP_AT(attention[1].forward_flops), 1e12},
+    {"attention at 64K, backward", 520, "TFLOP/s", PAPER_MEASURED,
+     "353 at 16K, 526 at 128K; between by log s", SWAP_AT(attention[1].backward_flops), 1e12},
+    {"PCIe, each way", 55.3, "GB/s", PAPER_MEASURED, "pinned", SWAP_AT(pcie_bytes_per_s), PAPER_GB},
+    {"device memory", 139, "GiB", PAPER_MEASURED, "", SWAP_AT(device_bytes), PAPER_GIB},
+    {"device reserve", 4, "GiB", PAPER_ASSUMED, "as above", SWAP_AT(device_reserve_bytes),
+     PAPER_GIB},
+    {"host memory", 125, "GiB", PAPER_MEASURED, "", SWAP_AT(host_bytes_per_node), PAPER_GIB},
+    {"usable host memory", 0.9, "fraction", PAPER_ASSUMED, "the system needs some",
+     SWAP_AT(host_usable), 1},
+    {"rows of a classifier chunk", 8192, "tokens", PAPER_ASSUMED, "long runs need it in chunks",
+     SWAP_AT(classifier_tokens), 1},
+    {"parameter + gradient + optimizer", 2 + 2 + 4, "B", PAPER_ASSUMED,
+     "2 + 2 + 4: all bf16, as in the runs", 0, 0}};
+
 static inline swap_hardware swap_a800(void) {
     swap_hardware hw;
     memset(&hw, 0, sizeof hw);
-    hw.peak_flops = 312e12;
-    hw.gemm_efficiency = 0.7; /* this and the next three are the start of the fit */
+    PAPER_SET_CONSTANTS(&hw, swap_a800_constants);
     hw.n_attention_rates = 1;
-    hw.attention[0].forward_flops = 0.7 * hw.peak_flops;
-    hw.attention[0].backward_flops = 0.6 * hw.peak_flops;
-    hw.pcie_bytes_per_s = 12e9;
-    hw.nvlink_bytes_per_s = 160e9;
-    hw.nic_bytes_per_s = 20e9;
-    hw.gpus_per_node = 8;
-    hw.device_bytes = 80 * PAPER_GIB;
-    hw.device_reserve_bytes = 4 * PAPER_GIB;
-    hw.host_bytes_per_node = 2e12;
-    hw.host_usable = 0.6;
+    hw.parameter_bytes = 2, hw.gradient_bytes = 4, hw.optimizer_bytes = 12;
+    return hw;
+}
+
+static inline swap_hardware swap_h200(void) {
+    static const swap_attention_rate attention[3] = {{16 * PAPER_K, 649e12, 353e12},
+                                                     {64 * PAPER_K, 0, 0}, /* a constant */
+                                                     {128 * PAPER_K, 555e12, 526e12}};
+    swap_hardware hw;
+    memset(&hw, 0, sizeof hw);
+    memcpy(hw.attention, attention, sizeof attention);
+    PAPER_SET_CONSTANTS(&hw, swap_h200_constants);
+    hw.n_attention_rates = 3;
+    hw.nvlink_bytes_per_s = hw.nic_bytes_per_s = 1e12; /* one GPU: nothing is sent */
+    hw.gpus_per_node = hw.n_micro_batches = 1;
     hw.bytes_per_logit = 6;
-    hw.parameter_bytes = 2;
-    hw.gradient_bytes = 4;
-    hw.optimizer_bytes = 12;
-    hw.n_micro_batches = 16;
-    hw.vocabulary = SWAP_VOCABULARY;
+    hw.parameter_bytes = hw.gradient_bytes = 2, hw.optimizer_bytes = 4;
+    hw.vocabulary = 50304;
     return hw;
 }
 
 /* ---- the model of a step --------------------------------------------------------------------- */
 
-/* P = 12 n h^2 + V h */
-static inline double swap_parameters(const swap_hardware* hw, const swap_model* model) {
-    return 12.0 * model->n_layers * model->hidden * (double)model->hidden +
-           hw->vocabulary * model->hidden;
+/* A sequence of so many tokens on a layout. */
+typedef struct swap_case {
+    const swap_hardware* hw;
+    const swap_model* model;
+    swap_layout layout;
+    double tokens;
+} swap_case;
+
+static inline swap_case swap_case_of(const swap_hardware* hw, const swap_model* model,
+                                     swap_layout layout, double k) {
+    const swap_case c = {hw, model, layout, k * PAPER_K};
+    return c;
 }
 
-/* 6 s P + 6 n h s^2 */
-static inline double swap_flops_per_sample(const swap_hardware* hw, const swap_model* model,
-                                           double tokens) {
-    return 6 * tokens * swap_parameters(hw, model) +
-           6.0 * model->n_layers * model->hidden * tokens * tokens;
+/* P = 12 n h^2 + V h */
+static inline double swap_parameters(swap_case c) {
+    return 12.0 * c.model->n_layers * c.model->hidden * (double)c.model->hidden +
+           c.hw->vocabulary * c.model->hidden;
 }
 
 /* u = 2 s h / (TP CP): the bytes of one s x h tensor on one GPU. */
-static inline double swap_unit_bytes(const swap_model* model, swap_layout layout, double tokens) {
-    return 2 * tokens * model->hidden / (layout.tensor * layout.context);
+static inline double swap_unit_bytes(swap_case c) {
+    return 2 * c.tokens * c.model->hidden / (c.layout.tensor * c.layout.context);
 }
 
-static inline void swap_attention_flops(const swap_hardware* hw, double tokens, double* forward,
-                                        double* backward) {
-    const swap_attention_rate* r = hw->attention;
-    int i = 0;
-    double t;
-    while (i + 2 < hw->n_attention_rates && tokens > r[i + 1].tokens) i++;
-    *forward = r[i].forward_flops;
-    *backward = r[i].backward_flops;
-    if (hw->n_attention_rates < 2) return;
-    t = log(tokens / r[i].tokens) / log(r[i + 1].tokens / r[i].tokens);
-    t = paper_max(0, paper_min(1, t));
-    *forward += t * (r[i + 1].forward_flops - *forward);
-    *backward += t * (r[i + 1].backward_flops - *backward);
+static inline int swap_n_gpus(swap_case c) {
+    return c.layout.tensor * c.layout.context * c.layout.data * c.layout.pipeline;
 }
 
-/* Seconds of one layer and of the head on one GPU, for one sequence. */
+static inline double swap_link(swap_case c, double n_gpus) {
+    return n_gpus > c.hw->gpus_per_node ? c.hw->nic_bytes_per_s : c.hw->nvlink_bytes_per_s;
+}
+
+/* Seconds of one layer and of the head on one GPU, for one sequence.  The forward has the four
+ * collectives of Megatron's sequence parallelism, each an all-gather or reduce-scatter of s h / CP
+ * elements.  Recomputation gives the rows that were not swapped: all but the second FFN matrix (8
+ * of 24 s h^2) and attention, with three of the four collectives. */
 typedef struct swap_layer {
-    double gemm_forward;                          /* 24 s h^2 */
-    double attention_forward, attention_backward; /* 2 s^2 h and 5 s^2 h: the causal half */
-    double tensor_collective;           /* one all-gather or reduce-scatter of s h / CP elements */
-    double ring_forward, ring_backward; /* the exposed part of the exchange of K and V */
-    double head;                        /* classifier, forward and backward */
+    double attention, ring; /* of the forward: 2 s^2 h, and the exposed part of K's and V's hops */
+    double forward, backward, recompute;
+    double head; /* classifier, forward and backward */
 } swap_layer;
 
-static inline swap_layer swap_layer_times(const swap_hardware* hw, const swap_model* model,
-                                          swap_layout layout, double tokens) {
+static inline swap_layer swap_layer_times(swap_case c) {
+    const swap_attention_rate* r = c.hw->attention;
+    const double h = c.model->hidden, s = c.tokens, context = c.layout.context;
+    const double n_shards = c.layout.tensor * c.layout.context;
+    const double flops = c.hw->peak_flops * c.hw->gemm_efficiency;
+    double rates[2], t, gemm, attention, ring, hop, collective;
     swap_layer layer;
-    double h = model->hidden, n_shards = layout.tensor * layout.context;
-    double gemm_flops = hw->peak_flops * hw->gemm_efficiency;
-    double forward_flops, backward_flops, link, hop;
-    swap_attention_flops(hw, tokens, &forward_flops, &backward_flops);
-    layer.gemm_forward = 24 * tokens * h * h / n_shards / gemm_flops;
-    layer.attention_forward = 2 * tokens * tokens * h / n_shards / forward_flops;
-    layer.attention_backward = 5 * tokens * tokens * h / n_shards / backward_flops;
-    link = layout.tensor > hw->gpus_per_node ? hw->nic_bytes_per_s : hw->nvlink_bytes_per_s;
-    layer.tensor_collective =
-        (layout.tensor - 1.0) / layout.tensor * 2 * tokens * h / layout.context / link;
+    while (r + 2 < c.hw->attention + (int)c.hw->n_attention_rates && s > r[1].tokens) r++;
+    rates[0] = r->forward_flops, rates[1] = r->backward_flops;
+    if (c.hw->n_attention_rates >= 2) {
+        t = paper_max(0, paper_min(1, log(s / r[0].tokens) / log(r[1].tokens / r[0].tokens)));
+        rates[0] += t * (r[1].forward_flops - rates[0]);
+        rates[1] += t * (r[1].backward_flops - rates[1]);
+    }
+
+    gemm = 24 * s * h * h / n_shards / flops;
+    layer.attention = 2 * s * s * h / n_shards / rates[0];
+    attention = 5 * s * s * h / n_shards / rates[1];
+    collective = (c.layout.tensor - 1.0) / c.layout.tensor * 2 * s * h / context /
+                 swap_link(c, c.layout.tensor);
     /* A hop carries K and V, in the backward also dK and dV; it is hidden behind 1/CP of the
      * work. */
-    link = n_shards > hw->gpus_per_node ? hw->nic_bytes_per_s : hw->nvlink_bytes_per_s;
-    hop = 2 * swap_unit_bytes(model, layout, tokens) / link;
-    layer.ring_forward =
-        (layout.context - 1) * paper_max(0, hop - layer.attention_forward / layout.context);
-    layer.ring_backward =
-        (layout.context - 1) * paper_max(0, 2 * hop - layer.attention_backward / layout.context);
-    layer.head = 6 * tokens * h * hw->vocabulary / n_shards / gemm_flops;
+    hop = 2 * swap_unit_bytes(c) / swap_link(c, n_shards);
+    layer.ring = (context - 1) * paper_max(0, hop - layer.attention / context);
+    ring = (context - 1) * paper_max(0, 2 * hop - attention / context);
+    layer.head = 6 * s * h * c.hw->vocabulary / n_shards / flops;
+    layer.forward = gemm + layer.attention + layer.ring + 4 * collective;
+    layer.backward = 2 * gemm + attention + ring + 4 * collective;
+    layer.recompute = gemm * 16 / 24 + 3 * collective;
     return layer;
-}
-
-/* The forward pass of a layer, with the four collectives of Megatron's sequence parallelism. */
-static inline double swap_layer_forward(const swap_layer* l) {
-    return l->gemm_forward + l->attention_forward + l->ring_forward + 4 * l->tensor_collective;
-}
-static inline double swap_layer_backward(const swap_layer* l) {
-    return 2 * l->gemm_forward + l->attention_backward + l->ring_backward +
-           4 * l->tensor_collective;
-}
-/* Recomputes the rows that were not swapped: all but the second FFN matrix (8 of 24 s h^2) and
- * attention, with three of the four collectives. */
-static inline double swap_layer_recompute(const swap_layer* l) {
-    return l->gemm_forward * 16 / 24 + 3 * l->tensor_collective;
 }
 
 typedef struct swap_schedule {
@@ -259,134 +306,104 @@ static inline double swap_simulate(const swap_schedule* s) {
     return compute;
 }
 
-/* ---- time of a step ---- */
-
 /* Seconds of one micro-batch on every replica.  The layers of a stage take `time`; the pipeline's
- * bubble and the exchange of gradients are divided among the micro-batches of a step. */
-static inline double swap_shared_s(const swap_hardware* hw, const swap_model* model,
-                                   swap_layout layout, double time) {
-    double group = layout.data * layout.context, link, exchange;
-    /* Reduce-scatter of the gradients, all-gather of the parameters: ZeRO-1. */
-    link = layout.tensor * group > hw->gpus_per_node ? hw->nic_bytes_per_s : hw->nvlink_bytes_per_s;
-    exchange = (hw->gradient_bytes + hw->parameter_bytes) * swap_parameters(hw, model) /
-               (layout.tensor * layout.pipeline) * (group - 1) / group / link;
-    return time * (1 + (layout.pipeline - 1) / hw->n_micro_batches) +
-           exchange / hw->n_micro_batches;
+ * bubble and the exchange of gradients (ZeRO-1: reduce-scatter, then all-gather of parameters) are
+ * divided among the micro-batches of a step. */
+static inline double swap_shared_s(swap_case c, double time) {
+    const double group = c.layout.data * c.layout.context;
+    const double exchange = (c.hw->gradient_bytes + c.hw->parameter_bytes) * swap_parameters(c) /
+                            (c.layout.tensor * c.layout.pipeline) * (group - 1) / group /
+                            swap_link(c, c.layout.tensor * group);
+    return time * (1 + (c.layout.pipeline - 1) / c.hw->n_micro_batches) +
+           exchange / c.hw->n_micro_batches;
 }
 
-static inline double swap_micro_batch_s(const swap_hardware* hw, const swap_model* model,
-                                        swap_layout layout, double tokens, swap_policy policy,
-                                        double alpha) {
-    swap_layer layer = swap_layer_times(hw, model, layout, tokens);
+static inline double swap_micro_batch_s(swap_case c, swap_policy policy, double alpha) {
+    const swap_layer layer = swap_layer_times(c);
     swap_schedule s;
-    double time;
-    s.n_layers = model->n_layers / layout.pipeline;
-    s.forward = swap_layer_forward(&layer);
-    s.backward = swap_layer_backward(&layer);
-    s.head = layer.head;
+    s.n_layers = c.model->n_layers / c.layout.pipeline;
+    s.forward = layer.forward, s.backward = layer.backward, s.head = layer.head;
     if (policy == SWAP_FULL) alpha = 1;
-    if (policy == SWAP_KEEP) {
-        time = s.n_layers * (s.forward + s.backward) + s.head;
-    } else if (policy == SWAP_RECOMPUTE) {
-        time = s.n_layers * (2 * s.forward + s.backward) + s.head;
-    } else {
-        s.recompute = (1 - alpha) * swap_layer_recompute(&layer);
-        s.offload =
-            (2 + 14 * alpha) * swap_unit_bytes(model, layout, tokens) / hw->pcie_bytes_per_s;
-        s.fetch = s.offload;
-        s.n_resident = alpha > 0 ? 2 : 1;
-        time = swap_simulate(&s);
-    }
-    return swap_shared_s(hw, model, layout, time);
+    if (policy == SWAP_KEEP || policy == SWAP_RECOMPUTE)
+        return swap_shared_s(
+            c, s.n_layers * ((policy == SWAP_KEEP ? 1 : 2) * s.forward + s.backward) + s.head);
+    s.recompute = (1 - alpha) * layer.recompute;
+    s.offload = s.fetch = (2 + 14 * alpha) * swap_unit_bytes(c) / c.hw->pcie_bytes_per_s;
+    s.n_resident = alpha > 0 ? 2 : 1;
+    return swap_shared_s(c, swap_simulate(&s));
 }
 
-static inline double swap_mfu_of(const swap_hardware* hw, const swap_model* model,
-                                 swap_layout layout, double tokens, double micro_batch_s) {
-    int n_gpus = layout.tensor * layout.context * layout.data * layout.pipeline;
-    return 100 * swap_flops_per_sample(hw, model, tokens) * layout.data /
-           (micro_batch_s * n_gpus * hw->peak_flops);
+/* Per cent of the peak: 6 s P + 6 n h s^2 a sample. */
+static inline double swap_mfu_of(swap_case c, double micro_batch_s) {
+    const double flops = 6 * c.tokens * swap_parameters(c) +
+                         6.0 * c.model->n_layers * c.model->hidden * c.tokens * c.tokens;
+    return 100 * flops * c.layout.data / (micro_batch_s * swap_n_gpus(c) * c.hw->peak_flops);
 }
-static inline double swap_mfu_percent(const swap_hardware* hw, const swap_model* model,
-                                      swap_layout layout, double tokens, swap_policy policy,
-                                      double alpha) {
-    return swap_mfu_of(hw, model, layout, tokens,
-                       swap_micro_batch_s(hw, model, layout, tokens, policy, alpha));
+static inline double swap_mfu_percent(swap_case c, swap_policy policy, double alpha) {
+    return swap_mfu_of(c, swap_micro_batch_s(c, policy, alpha));
 }
 
 /* ---- memory ---- */
 
 /* Parameters, gradients, and the optimizer's states, which ZeRO-1 shards. */
-static inline double swap_states_bytes(const swap_hardware* hw, const swap_model* model,
-                                       swap_layout layout) {
-    return swap_parameters(hw, model) / (layout.tensor * layout.pipeline) *
-           (hw->parameter_bytes + hw->gradient_bytes +
-            hw->optimizer_bytes / (layout.data * layout.context));
+static inline double swap_states_bytes(swap_case c) {
+    return swap_parameters(c) / (c.layout.tensor * c.layout.pipeline) *
+           (c.hw->parameter_bytes + c.hw->gradient_bytes +
+            c.hw->optimizer_bytes / (c.layout.data * c.layout.context));
 }
 
-static inline double swap_device_bytes(const swap_hardware* hw, const swap_model* model,
-                                       swap_layout layout, double tokens, swap_policy policy,
-                                       double alpha) {
-    double u = swap_unit_bytes(model, layout, tokens);
-    double states = swap_states_bytes(hw, model, layout);
-    double columns = ceil(hw->vocabulary / (128.0 * layout.tensor)) * 128; /* padded to 128 TP */
-    double rows = tokens / layout.context;
-    double head, skeletal, transient;
-    if (hw->classifier_tokens > 0) rows = paper_min(rows, hw->classifier_tokens);
-    head = hw->bytes_per_logit * rows * columns + u;
-    transient = paper_max(head, (9 + 2 * layout.tensor) * u);
-    if (policy == SWAP_KEEP)
-        skeletal = 16 * model->n_layers * u;
-    else if (policy == SWAP_RECOMPUTE)
-        skeletal = (model->n_layers + 16) * u;
-    else
-        skeletal = (policy == SWAP_ALPHA && alpha <= 0 ? 18 : 32) * u;
-    return states + skeletal + transient;
+static inline double swap_device_bytes(swap_case c, swap_policy policy, double alpha) {
+    const double u = swap_unit_bytes(c);
+    const double columns = ceil(c.hw->vocabulary / (128.0 * c.layout.tensor)) * 128; /* padded */
+    double rows = c.tokens / c.layout.context,
+           skeletal = policy == SWAP_ALPHA && alpha <= 0 ? 18 : 32;
+    if (policy == SWAP_KEEP) skeletal = 16 * c.model->n_layers;
+    if (policy == SWAP_RECOMPUTE) skeletal = c.model->n_layers + 16;
+    if (c.hw->classifier_tokens > 0) rows = paper_min(rows, c.hw->classifier_tokens);
+    return swap_states_bytes(c) + skeletal * u +
+           paper_max(c.hw->bytes_per_logit * rows * columns + u, (9 + 2 * c.layout.tensor) * u);
 }
 
 static inline double swap_pinned_bytes(const swap_hardware* hw, double bytes) {
-    return hw->is_host_rounded && bytes > 0 ? pow(2, ceil(log(bytes) / log(2) - 1e-9)) : bytes;
+    return hw->is_host_rounded > 0 && bytes > 0 ? pow(2, ceil(log(bytes) / log(2) - 1e-9)) : bytes;
 }
 
 /* (n - 2)(S_input + S_attn + alpha S_others), of all GPUs of a node.  The others are six tensors of
  * u bytes (norm, q, k, v, residual, norm) and two of 4u (the MLP's). */
-static inline double swap_host_bytes(const swap_hardware* hw, const swap_model* model,
-                                     swap_layout layout, double tokens, swap_policy policy,
-                                     double alpha) {
-    double u = swap_unit_bytes(model, layout, tokens);
-    int n_gpus = layout.tensor * layout.context * layout.data * layout.pipeline;
-    double gpus_here = paper_min(n_gpus, hw->gpus_per_node);
+static inline double swap_host_bytes(swap_case c, swap_policy policy, double alpha) {
+    const double u = swap_unit_bytes(c);
     if (policy == SWAP_RECOMPUTE || policy == SWAP_KEEP) return 0;
     if (policy == SWAP_FULL) alpha = 1;
-    return gpus_here * (model->n_layers - 2) *
-           (2 * swap_pinned_bytes(hw, u) + 6 * swap_pinned_bytes(hw, alpha * u) +
-            2 * swap_pinned_bytes(hw, 4 * alpha * u));
+    return paper_min(swap_n_gpus(c), c.hw->gpus_per_node) * (c.model->n_layers - 2) *
+           (2 * swap_pinned_bytes(c.hw, u) + 6 * swap_pinned_bytes(c.hw, alpha * u) +
+            2 * swap_pinned_bytes(c.hw, 4 * alpha * u));
 }
 
 /* 0: runs; otherwise SWAP_OOM or SWAP_OOHM.  Host memory first, because it fails before any
  * step. */
-static inline double swap_verdict(const swap_hardware* hw, const swap_model* model,
-                                  swap_layout layout, double tokens, swap_policy policy,
-                                  double alpha) {
-    if (swap_host_bytes(hw, model, layout, tokens, policy, alpha) >
-        hw->host_usable * hw->host_bytes_per_node)
+static inline double swap_verdict(swap_case c, swap_policy policy, double alpha) {
+    if (swap_host_bytes(c, policy, alpha) > c.hw->host_usable * c.hw->host_bytes_per_node)
         return SWAP_OOHM;
-    if (swap_device_bytes(hw, model, layout, tokens, policy, alpha) >
-        hw->device_bytes - hw->device_reserve_bytes)
-        return SWAP_OOM;
-    return 0;
+    return swap_device_bytes(c, policy, alpha) > c.hw->device_bytes - c.hw->device_reserve_bytes
+               ? SWAP_OOM
+               : 0;
+}
+
+/* The MFU, or the verdict. */
+static inline double swap_mfu_or_verdict(swap_case c, swap_policy policy, double alpha) {
+    const double verdict = swap_verdict(c, policy, alpha);
+    return verdict < 0 ? verdict : swap_mfu_percent(c, policy, alpha);
 }
 
 /* ---- alpha ---- */
 
 /* The paper's program, equations (1) to (3), in closed form: B and T_layer, then M_CPU. */
-static inline double swap_paper_alpha(const swap_hardware* hw, const swap_model* model,
-                                      swap_layout layout, double tokens) {
-    swap_layer layer = swap_layer_times(hw, model, layout, tokens);
-    double u = swap_unit_bytes(model, layout, tokens);
-    double none = swap_host_bytes(hw, model, layout, tokens, SWAP_ALPHA, 0);
-    double all = swap_host_bytes(hw, model, layout, tokens, SWAP_ALPHA, 1);
-    double by_time = (hw->pcie_bytes_per_s * swap_layer_forward(&layer) - 2 * u) / (14 * u);
-    double by_host = (hw->host_usable * hw->host_bytes_per_node - none) / (all - none);
+static inline double swap_paper_alpha(swap_case c) {
+    const double u = swap_unit_bytes(c), none = swap_host_bytes(c, SWAP_ALPHA, 0);
+    const double by_time =
+        (c.hw->pcie_bytes_per_s * swap_layer_times(c).forward - 2 * u) / (14 * u);
+    const double by_host = (c.hw->host_usable * c.hw->host_bytes_per_node - none) /
+                           (swap_host_bytes(c, SWAP_ALPHA, 1) - none);
     return paper_max(0, paper_min(1, paper_min(by_time, by_host)));
 }
 
@@ -399,17 +416,13 @@ static inline double swap_alpha_on_grid(double alpha) {
 }
 
 /* The alpha, of steps of 1/64, with the shortest simulated step among those that fit; -1: none. */
-static inline double swap_best_alpha(const swap_hardware* hw, const swap_model* model,
-                                     swap_layout layout, double tokens) {
+static inline double swap_best_alpha(swap_case c) {
     double best = -1, best_s = 0;
-    for (int i = 0; i <= 64; i++) {
-        double alpha = i / 64.0, time;
-        if (swap_verdict(hw, model, layout, tokens, SWAP_ALPHA, alpha) < 0) continue;
-        time = swap_micro_batch_s(hw, model, layout, tokens, SWAP_ALPHA, alpha);
-        if (best < 0 || time < best_s) {
-            best = alpha;
-            best_s = time;
-        }
+    for (double alpha = 0; alpha <= 1; alpha += 1 / 64.0) {
+        double time;
+        if (swap_verdict(c, SWAP_ALPHA, alpha) < 0) continue;
+        time = swap_micro_batch_s(c, SWAP_ALPHA, alpha);
+        if (best < 0 || time < best_s) best = alpha, best_s = time;
     }
     return best;
 }
@@ -418,96 +431,77 @@ static inline double swap_best_alpha(const swap_hardware* hw, const swap_model* 
  * Times, link and capacities are the paper's, for three tensors: the layer's input, the attention
  * output and the others.  The attention output is recomputed whole, in the time of its forward, or
  * not at all.  Device memory is counted as the engine uses it: recomputed rows of all layers share
- * a scratch.  The paper's program counts 18 u at alpha = 0 and 32 u above.  Host memory is not
- * rounded. */
-static inline double swap_planned_s(const swap_hardware* hw, const swap_model* model,
-                                    swap_layout layout, double tokens) {
+ * a scratch.  The paper's program counts 18 u at alpha = 0 and 32 u above, and the layers of all
+ * pipeline stages.  Host memory is not rounded. */
+static inline double swap_planned_s(swap_case c) {
     static const char* const names[3] = {"input", "attention", "others"};
-    swap_layer layer = swap_layer_times(hw, model, layout, tokens);
-    double u = swap_unit_bytes(model, layout, tokens), time;
-    double gpus_here = paper_min(layout.tensor * layout.context * layout.data * layout.pipeline,
-                                 hw->gpus_per_node);
     static const int32_t away[3] = {MEMO_MOVE, MEMO_WHOLE, MEMO_ROWS};
+    const swap_layer layer = swap_layer_times(c);
+    const double seconds[3] = {-1, layer.attention + layer.ring, layer.recompute};
     memo_item tensors[3];
     memo_profile times = MEMO_ZERO(memo_profile);
     memo_swap_desc swap = MEMO_ZERO(memo_swap_desc);
     memo_swap_plan_desc desc = MEMO_ZERO(memo_swap_plan_desc);
     memo_swap_plan* plan;
     memo_error error;
-    memo_status status;
+    double time;
     static int n_cells;
     if (n_cells++ % swap_plan_every) return SWAP_NONE;
 
-    /* The three tensors and their rows. */
+    /* The three tensors, and their times; the input cannot be recomputed. */
     memset(tensors, 0, sizeof tensors);
     swap.tensors = tensors;
-    swap.n_tensors = 3;
-    swap.n_layers = model->n_layers / layout.pipeline;
-    swap.n_rows = (int64_t)(tokens / layout.context);
+    times.n_tensors = swap.n_tensors = 3;
+    swap.n_layers = c.model->n_layers / c.layout.pipeline;
+    times.n_rows = swap.n_rows = (int64_t)(c.tokens / c.layout.context);
     swap.tile_rows = swap.n_rows / 64;
     for (int t = 0; t < 3; t++) {
         tensors[t].name = names[t];
-        tensors[t].row_bytes = 2 * (int64_t)model->hidden / layout.tensor * (t < 2 ? 1 : 14);
+        tensors[t].row_bytes = 2 * (int64_t)c.model->hidden / c.layout.tensor * (t < 2 ? 1 : 14);
         tensors[t].away = away[t];
         strcpy(times.tensors[t].name, names[t]);
+        times.tensors[t].recompute_s_per_row[0] = t ? seconds[t] / (double)swap.n_rows : -1;
     }
-
-    /* Times of the model; the input cannot be recomputed. */
-    times.n_rows = swap.n_rows;
     times.n_kinds = 1;
-    times.n_tensors = 3;
-    times.tensors[0].recompute_s_per_row[0] = -1;
-    times.tensors[1].recompute_s_per_row[0] =
-        (layer.attention_forward + layer.ring_forward) / (double)swap.n_rows;
-    times.tensors[2].recompute_s_per_row[0] = swap_layer_recompute(&layer) / (double)swap.n_rows;
-    times.forward_s[0] = swap_layer_forward(&layer);
-    times.backward_s[0] = swap_layer_backward(&layer);
+    times.forward_s[0] = layer.forward;
+    times.backward_s[0] = layer.backward;
     times.between_s = layer.head;
     times.copies[1].size_bytes = 1 << 30;
-    times.copies[1].out_s = times.copies[1].back_s = (1 << 30) / hw->pcie_bytes_per_s;
-    desc.swap = &swap;
-    desc.profile = &times;
+    times.copies[1].out_s = times.copies[1].back_s = (1 << 30) / c.hw->pcie_bytes_per_s;
 
     /* The program's memory less what it counts for activations at alpha = 0. */
-    desc.device_bytes = (int64_t)(hw->device_bytes - hw->device_reserve_bytes + 18 * u -
-                                  swap_device_bytes(hw, model, layout, tokens, SWAP_ALPHA, 0));
-    /* The program counts all layers, even if a pipeline stage has fewer. */
-    desc.host_bytes = (int64_t)(hw->host_usable * hw->host_bytes_per_node / gpus_here *
-                                (swap.n_layers - 2) / (model->n_layers - 2));
-
+    desc.swap = &swap;
+    desc.profile = &times;
+    desc.device_bytes = (int64_t)(c.hw->device_bytes - c.hw->device_reserve_bytes +
+                                  18 * swap_unit_bytes(c) - swap_device_bytes(c, SWAP_ALPHA, 0));
+    desc.host_bytes = (int64_t)(c.hw->host_usable * c.hw->host_bytes_per_node /
+                                paper_min(swap_n_gpus(c), c.hw->gpus_per_node) *
+                                (swap.n_layers - 2) / (c.model->n_layers - 2));
     if (desc.device_bytes <= 0) return SWAP_OOM;
-    status = memo_plan_swap(&desc, &plan, &error);
-    if (status) return strstr(error.message, "host") ? SWAP_OOHM : SWAP_OOM;
+    if (memo_plan_swap(&desc, &plan, &error))
+        return strstr(error.message, "host") ? SWAP_OOHM : SWAP_OOM;
     time = plan->step_s;
     memo_swap_plan_destroy(plan);
-    return swap_shared_s(hw, model, layout, time);
+    return swap_shared_s(c, time);
 }
 
 /* ---- the fit: Table 4's planned rows ---- */
 
-static inline double swap_ablation_alpha(int length) {
-    return length == 0 ? 0 : swap_published_alpha[0][length];
+static inline double swap_ablation_alpha(int i) { return i == 0 ? 0 : swap_published_alpha[0][i]; }
+static inline swap_case swap_ablation(const swap_hardware* hw, int i) {
+    return swap_case_of(hw, &swap_models[0], swap_ablation_layout, swap_lengths_k[i]);
 }
 
 /* Full swapping and MEMO are the same run at 256K: one value, not two. */
-static inline int swap_is_fitted(int policy, int length) {
-    return swap_ablation_mfu[policy][length] > 0 &&
-           !(policy == SWAP_FULL && swap_ablation_alpha(length) >= 1);
-}
-
-static inline double swap_ablation_predicted(const swap_hardware* hw, int policy, int length) {
-    return swap_mfu_percent(hw, &swap_models[0], swap_ablation_layout,
-                            swap_lengths_k[length] * PAPER_K, (swap_policy)policy,
-                            swap_ablation_alpha(length));
-}
-
 static inline int swap_fit_residuals(const swap_hardware* hw, double* residuals) {
     int n = 0;
     for (int policy = 0; policy < SWAP_N_PUBLISHED; policy++)
-        for (int i = 0; i < SWAP_N_ABLATION; i++)
-            if (swap_is_fitted(policy, i))
+        for (int i = 0; i < SWAP_N_ABLATION; i++) {
+            const double published = swap_ablation_mfu[policy][i], alpha = swap_ablation_alpha(i);
+            if (published > 0 && !(policy == SWAP_FULL && alpha >= 1))
                 residuals[n++] =
-                    swap_ablation_predicted(hw, policy, i) - swap_ablation_mfu[policy][i];
+                    swap_mfu_percent(swap_ablation(hw, i), (swap_policy)policy, alpha) - published;
+        }
     return n;
 }
 
@@ -544,36 +538,31 @@ static inline void swap_fit(swap_hardware* hw) {
 /* Does any layout of these GPUs hold one sequence at alpha = 0?  *found: the first, largest TP
  * first. */
 static inline int swap_runs_somehow(const swap_hardware* hw, const swap_model* model, int n_gpus,
-                                    double tokens, swap_layout* found) {
-    for (int tensor = hw->gpus_per_node; tensor >= 1; tensor /= 2)
+                                    double k, swap_layout* found) {
+    for (int tensor = (int)hw->gpus_per_node; tensor >= 1; tensor /= 2)
         for (int pipeline = 1; pipeline <= n_gpus / tensor; pipeline *= 2) {
-            swap_layout layout;
-            layout.tensor = tensor;
-            layout.pipeline = pipeline;
-            layout.data = 1;
-            layout.context = n_gpus / (tensor * pipeline);
+            const swap_layout layout = {tensor, n_gpus / (tensor * pipeline), 1, pipeline};
             if (tensor * pipeline > n_gpus || model->n_layers % pipeline != 0) continue;
-            if (swap_verdict(hw, model, layout, tokens, SWAP_ALPHA, 0) < 0) continue;
+            if (swap_verdict(swap_case_of(hw, model, layout, k), SWAP_ALPHA, 0) < 0) continue;
             *found = layout;
             return 1;
         }
     return 0;
 }
 
-/* The verdict on one cell of Table 3, for the published layout, or for any layout if none is
- * published. */
-static inline double swap_cell_verdict(const swap_hardware* hw, int model, int length) {
-    const swap_model* m = &swap_models[model];
-    double tokens = swap_lengths_k[length] * PAPER_K, alpha = swap_published_alpha[model][length];
-    swap_layout layout;
-    if (alpha >= 0)
-        return swap_verdict(hw, m, swap_published_layout[model][length], tokens, SWAP_ALPHA, alpha);
-    return swap_runs_somehow(hw, m, m->n_gpus, tokens, &layout) ? 0 : SWAP_OOM;
+static inline swap_case swap_cell(const swap_hardware* hw, int model, int i) {
+    return swap_case_of(hw, &swap_models[model], swap_published_layout[model][i],
+                        swap_lengths_k[i]);
 }
 
-static inline double swap_ablation_verdict(const swap_hardware* hw, int policy, int length) {
-    return swap_verdict(hw, &swap_models[0], swap_ablation_layout, swap_lengths_k[length] * PAPER_K,
-                        (swap_policy)policy, swap_ablation_alpha(length));
+/* The verdict on one cell of Table 3, for the published layout, or for any layout if none is
+ * published. */
+static inline double swap_cell_verdict(const swap_hardware* hw, int model, int i) {
+    const swap_model* m = &swap_models[model];
+    const double alpha = swap_published_alpha[model][i];
+    swap_layout layout;
+    if (alpha >= 0) return swap_verdict(swap_cell(hw, model, i), SWAP_ALPHA, alpha);
+    return swap_runs_somehow(hw, m, m->n_gpus, swap_lengths_k[i], &layout) ? 0 : SWAP_OOM;
 }
 
 static inline int swap_same_verdict(double a, double b) {
@@ -582,10 +571,12 @@ static inline int swap_same_verdict(double a, double b) {
 
 static inline int swap_n_right_ablation(const swap_hardware* hw) {
     int n = 0;
-    for (int policy = 0; policy < SWAP_N_PUBLISHED; policy++)
-        for (int i = 0; i < SWAP_N_ABLATION; i++)
-            n += swap_same_verdict(swap_ablation_verdict(hw, policy, i),
-                                   swap_ablation_mfu[policy][i]);
+    for (int k = 0; k < SWAP_N_PUBLISHED * SWAP_N_ABLATION; k++) {
+        const int i = k % SWAP_N_ABLATION, policy = k / SWAP_N_ABLATION;
+        n += swap_same_verdict(
+            swap_verdict(swap_ablation(hw, i), (swap_policy)policy, swap_ablation_alpha(i)),
+            swap_ablation_mfu[policy][i]);
+    }
     return n;
 }
 static inline int swap_n_right_cells(const swap_hardware* hw, int model) {
@@ -619,29 +610,28 @@ static inline swap_interval swap_right_interval(swap_hardware* hw, double* const
 }
 
 /* Least length, in K, whose forward pass of a layer hides its full offload: Figure 1(b). */
-static inline double swap_hidden_from_k(const swap_hardware* hw, const swap_model* model,
-                                        swap_layout layout) {
-    double k;
-    for (k = 1; k < 4096; k++) {
-        swap_layer layer = swap_layer_times(hw, model, layout, k * PAPER_K);
-        double offload = 16 * swap_unit_bytes(model, layout, k * PAPER_K) / hw->pcie_bytes_per_s;
-        if (offload <= swap_layer_forward(&layer)) break;
+static inline double swap_offload_s(swap_case c) {
+    return 16 * swap_unit_bytes(c) / c.hw->pcie_bytes_per_s;
+}
+static inline double swap_hidden_from_k(swap_case c) {
+    double k = 1;
+    for (; k < 4096; k++) {
+        c.tokens = k * PAPER_K;
+        if (swap_offload_s(c) <= swap_layer_times(c).forward) break;
     }
     return k;
 }
 
-/* Attention's share of a layer's forward pass (Figure 7). */
-static inline double swap_attention_share(const swap_hardware* hw, const swap_model* model,
-                                          swap_layout layout, double tokens) {
-    swap_layer layer = swap_layer_times(hw, model, layout, tokens);
-    return layer.attention_forward / swap_layer_forward(&layer);
+/* Attention's per cent of a layer's forward pass (Figure 7). */
+static inline double swap_attention_percent(swap_case c) {
+    return 100 * (swap_layer_times(c).attention / swap_layer_times(c).forward);
 }
 
 /* Longest length at alpha = 0 that any layout of the GPUs holds, by steps; in K. */
 static inline double swap_longest_k(const swap_hardware* hw, const swap_model* model, int n_gpus,
                                     double step_k, swap_layout* layout) {
     double k = step_k;
-    while (k < 1e6 && swap_runs_somehow(hw, model, n_gpus, k * PAPER_K, layout)) k += step_k;
+    while (k < 1e6 && swap_runs_somehow(hw, model, n_gpus, k, layout)) k += step_k;
     return k - step_k;
 }
 
@@ -670,7 +660,9 @@ static inline int swap_is_reduced(const memo_request* r, int64_t u, int64_t hidd
 static inline memo_trace* swap_unplanned_trace(double tokens) {
     int64_t h = swap_models[0].hidden, u = 2 * SWAP_TRACE_TOKENS * h, i, end = 0;
     int64_t chunk = SWAP_TRACE_TOKENS / 8 * SWAP_TRACE_VOCABULARY;
-    double scale = swap_unit_bytes(&swap_models[0], swap_ablation_layout, tokens) / (double)u;
+    double scale = swap_unit_bytes(swap_case_of(NULL, &swap_models[0], swap_ablation_layout,
+                                                tokens / PAPER_K)) /
+                   (double)u;
     memo_trace *recorded = NULL, *t = NULL, *made = NULL;
     int is_bad = memo_trace_read(SWAP_TRACE, &recorded, NULL) ||
                  trace_apply_layers(recorded, swap_models[0].n_layers, &t, NULL) ||
@@ -736,93 +728,11 @@ static const swap_layout swap_one_gpu = {1, 1, 1, 1};
 static const swap_model swap_h200_models[SWAP_N_H200_MODELS] = {{"7B shape, 8 layers", 8, 4096, 1},
                                                                 {"7B, 32 layers", 32, 4096, 1}};
 
-static inline swap_hardware swap_h200(void) {
-    static const swap_attention_rate attention[3] = {{16 * PAPER_K, 649e12, 353e12},
-                                                     {64 * PAPER_K, 601e12, 520e12},
-                                                     {128 * PAPER_K, 555e12, 526e12}};
-    swap_hardware hw;
-
-    memset(&hw, 0, sizeof hw);
-    hw.peak_flops = 989e12;
-    hw.gemm_efficiency = 721.0 / 989.0;
-    hw.n_attention_rates = 3;
-    memcpy(hw.attention, attention, sizeof attention);
-    hw.pcie_bytes_per_s = 55.3e9;
-
-    hw.nvlink_bytes_per_s = hw.nic_bytes_per_s = 1e12; /* one GPU: nothing is sent */
-    hw.gpus_per_node = 1;
-    hw.device_bytes = 139 * PAPER_GIB;
-    hw.device_reserve_bytes = 4 * PAPER_GIB;
-    hw.host_bytes_per_node = 125 * PAPER_GIB;
-    hw.host_usable = 0.9;
-
-    hw.bytes_per_logit = 6;
-    hw.classifier_tokens = 8192;
-    hw.parameter_bytes = 2;
-    hw.gradient_bytes = 2;
-    hw.optimizer_bytes = 4;
-    hw.n_micro_batches = 1;
-    hw.vocabulary = 50304;
-    return hw;
-}
-
 /* ---- reports --------------------------------------------------------------------------------- */
 
 static inline void swap_print_constants(const swap_hardware* hw, const swap_hardware* h200) {
-    const char* fit = "Table 4's planned rows, 16 values";
-    paper_constant c[] = {
-        {"peak", hw->peak_flops / 1e12, "TFLOP/s", PAPER_STATED, "Section 5.1"},
-        {"GEMM efficiency", hw->gemm_efficiency, "of peak", PAPER_FITTED, fit},
-        {"attention efficiency, forward", hw->attention[0].forward_flops / hw->peak_flops,
-         "of peak", PAPER_FITTED, fit},
-        {"attention efficiency, backward", hw->attention[0].backward_flops / hw->peak_flops,
-         "of peak", PAPER_FITTED, fit},
-        {"PCIe of one GPU, effective", hw->pcie_bytes_per_s / PAPER_GB, "GB/s", PAPER_FITTED, fit},
-        {"PCIe of one GPU", 32, "GB/s", PAPER_STATED, "Section 5.1; only printed beside"},
-        {"NVLink of one GPU, each way", hw->nvlink_bytes_per_s / PAPER_GB, "GB/s", PAPER_ASSUMED,
-         "400 GB/s stated: 80 % of 200 each way"},
-        {"InfiniBand of one GPU, each way", hw->nic_bytes_per_s / PAPER_GB, "GB/s", PAPER_ASSUMED,
-         "200 a node stated: 80 % of 25 a GPU"},
-        {"GPUs of a node", hw->gpus_per_node, "", PAPER_STATED, "Section 5.1"},
-        {"micro-batches of a step", hw->n_micro_batches, "", PAPER_ASSUMED,
-         "share out bubble and gradient exchange"},
-        {"device memory", hw->device_bytes / PAPER_GIB, "GiB", PAPER_STATED, "Section 5.1"},
-        {"device reserve", hw->device_reserve_bytes / PAPER_GIB, "GiB", PAPER_ASSUMED,
-         "CUDA, NCCL; interval printed below"},
-        {"host memory of a node", hw->host_bytes_per_node / 1e12, "TB", PAPER_STATED,
-         "Section 5.1"},
-        {"usable host memory", hw->host_usable, "fraction", PAPER_ASSUMED,
-         "interval printed below"},
-        {"bytes of a logit", hw->bytes_per_logit, "B", PAPER_ASSUMED,
-         "bf16 and fp32; interval printed below"},
-        {"parameter + gradient + optimizer",
-         hw->parameter_bytes + hw->gradient_bytes + hw->optimizer_bytes, "B", PAPER_ASSUMED,
-         "2 + 4 + 12, the last shared by ZeRO-1"},
-        {"vocabulary", hw->vocabulary, "", PAPER_STATED, "Table 2"}};
-
-    paper_constant d[] = {
-        {"peak", h200->peak_flops / 1e12, "TFLOP/s", PAPER_ASSUMED, "data sheet, dense bf16"},
-        {"GEMM", h200->peak_flops * h200->gemm_efficiency / 1e12, "TFLOP/s", PAPER_MEASURED,
-         "65536 x 4096 x 16384"},
-        {"attention at 64K, forward", h200->attention[1].forward_flops / 1e12, "TFLOP/s",
-         PAPER_MEASURED, "649 at 16K, 555 at 128K; between by log s"},
-        {"attention at 64K, backward", h200->attention[1].backward_flops / 1e12, "TFLOP/s",
-         PAPER_MEASURED, "353 at 16K, 526 at 128K; between by log s"},
-        {"PCIe, each way", h200->pcie_bytes_per_s / PAPER_GB, "GB/s", PAPER_MEASURED, "pinned"},
-        {"device memory", h200->device_bytes / PAPER_GIB, "GiB", PAPER_MEASURED, ""},
-        {"device reserve", h200->device_reserve_bytes / PAPER_GIB, "GiB", PAPER_ASSUMED,
-         "as above"},
-        {"host memory", h200->host_bytes_per_node / PAPER_GIB, "GiB", PAPER_MEASURED, ""},
-        {"usable host memory", h200->host_usable, "fraction", PAPER_ASSUMED,
-         "the system needs some"},
-        {"rows of a classifier chunk", h200->classifier_tokens, "tokens", PAPER_ASSUMED,
-         "long runs need it in chunks"},
-        {"parameter + gradient + optimizer",
-         h200->parameter_bytes + h200->gradient_bytes + h200->optimizer_bytes, "B", PAPER_ASSUMED,
-         "2 + 2 + 4: all bf16, as in the runs"}};
-
-    paper_print_constants("MEMO, A800 nodes", c, (int)(sizeof c / sizeof *c));
-    paper_print_constants("MEMO, one H200", d, (int)(sizeof d / sizeof *d));
+    PAPER_PRINT_CONSTANTS("MEMO, A800 nodes", swap_a800_constants, hw);
+    PAPER_PRINT_CONSTANTS("MEMO, one H200", swap_h200_constants, h200);
 }
 
 /* The figures that the criteria check. */
@@ -844,40 +754,42 @@ typedef struct swap_results {
     caching_stats unplanned[2 * SWAP_N_ABLATION];
 } swap_results;
 
-static inline const char* swap_cell_text(double value, char* text, size_t size,
-                                         const char* format) {
+/* A cell of seven columns: a number, a verdict, or nothing for NAN. */
+static inline const char* swap_cell_text(double value, char text[32], const char* format) {
     if (value < SWAP_OOHM) return "-";
     if (value < -1.5) return "oohm";
     if (value < -0.5) return "oom";
-    (void)snprintf(text, size, format, value);
-    return text;
+    (void)snprintf(text, 32, format, value);
+    return isnan(value) ? "" : text;
 }
-
-#define SWAP_LABEL "  %-20s"
+static inline void swap_print_cell(double value, const char* format) {
+    char text[32];
+    paper_print(" %7s", swap_cell_text(value, text, format));
+}
+static inline void swap_print_label(const char* label) { paper_print("  %-20s", label); }
 
 static inline void swap_print_lengths(const char* label, const double* lengths_k, int n) {
-    paper_print(SWAP_LABEL, label);
+    swap_print_label(label);
     for (int i = 0; i < n; i++) paper_print(" %6.0fK", lengths_k[i]);
     paper_print("\n");
 }
 
-static inline void swap_print_row(const char* label, const double* values, int n,
-                                  const char* format) {
-    char text[32];
-    paper_print(SWAP_LABEL, label);
-    for (int i = 0; i < n; i++)
-        paper_print(" %7s", swap_cell_text(values[i], text, sizeof text, format));
-    paper_print("\n");
-}
+/* A row whose cell i is a value, by the index i. */
+#define SWAP_ROW(label, n, format, value)                                                          \
+    do {                                                                                           \
+        swap_print_label(label);                                                                   \
+        for (int i = 0; i < (n); i++) swap_print_cell(value, format);                              \
+        paper_print("\n");                                                                         \
+    } while (0)
 
 /* Predicted minus published, if both ran. */
 static inline void swap_print_residuals(const double* values, const double* published, int n) {
-    paper_print(SWAP_LABEL, "  residual, points");
+    swap_print_label("  residual, points");
     for (int i = 0; i < n; i++) {
         if (published[i] > 0 && values[i] > 0)
             paper_print(" %+7.2f", values[i] - published[i]);
         else
-            paper_print(" %7s", "");
+            swap_print_cell((double)NAN, "");
     }
     paper_print("\n");
 }
@@ -885,12 +797,13 @@ static inline void swap_print_residuals(const double* values, const double* publ
 /* Reorganizations in the fourth iteration, with frees deferred to the layer's end, or as long as
  * possible. */
 static inline void swap_report_unplanned(const swap_hardware* hw, swap_results* r) {
-    double states = swap_states_bytes(hw, &swap_models[0], swap_ablation_layout);
     caching_desc desc;
     int is_bad = 0;
-    desc.capacity_bytes = (int64_t)(hw->device_bytes - hw->device_reserve_bytes - states);
+    desc.capacity_bytes = (int64_t)(hw->device_bytes - hw->device_reserve_bytes -
+                                    swap_states_bytes(swap_ablation(hw, 0)));
     desc.n_iterations = 4;
-    paper_print("\n" SWAP_LABEL, "  predicted");
+    paper_print("\n");
+    swap_print_label("  predicted");
     for (int i = 0; i < 2 * SWAP_N_ABLATION && !is_bad; i++) {
         caching_stats* s = &r->unplanned[i];
         memo_trace* trace = swap_unplanned_trace(swap_lengths_k[i / 2] * PAPER_K);
@@ -911,37 +824,32 @@ static inline void swap_report_unplanned(const swap_hardware* hw, swap_results* 
 }
 
 static inline void swap_report_ablation(const swap_hardware* hw, swap_results* r) {
+    enum { N = SWAP_N_ABLATION };
     swap_hardware stated = *hw;
-    double row[SWAP_N_ABLATION], residuals[PAPER_MAX];
+    double row[N], residuals[PAPER_MAX];
 
     /* The published row without a plan, beside a replay of it. */
     stated.pcie_bytes_per_s = 32e9;
     paper_print("\nTable 4: MFU in %% of 312 TFLOP/s; 7B, 8 A800, TP 4, CP 2\n");
-    swap_print_lengths("", swap_lengths_k, SWAP_N_ABLATION);
-    swap_print_row("recompute, no plan", swap_unplanned_mfu, SWAP_N_ABLATION, "%.2f");
-    paper_print(SWAP_LABEL, "  reorganizations");
-    for (int i = 0; i < SWAP_N_ABLATION; i++) paper_print(" %7s", swap_reorganizations[i]);
+    swap_print_lengths("", swap_lengths_k, N);
+    SWAP_ROW("recompute, no plan", N, "%.2f", swap_unplanned_mfu[i]);
+    swap_print_label("  reorganizations");
+    for (int i = 0; i < N; i++) paper_print(" %7s", swap_reorganizations[i]);
     swap_report_unplanned(hw, r);
 
-    /* Each policy: published, predicted, residual. */
+    /* Each policy: published, predicted, residual; full swapping once more at the stated bandwidth,
+     * which the fit contradicts. */
     for (int policy = 0; policy < SWAP_N_PUBLISHED; policy++) {
-        for (int i = 0; i < SWAP_N_ABLATION; i++) {
-            row[i] = swap_ablation_verdict(hw, policy, i);
-            if (row[i] >= 0) row[i] = swap_ablation_predicted(hw, policy, i);
+        SWAP_ROW(swap_policy_names[policy], N, "%.2f", swap_ablation_mfu[policy][i]);
+        for (int is_stated = 0; is_stated <= (policy == SWAP_FULL); is_stated++) {
+            for (int i = 0; i < N; i++)
+                row[i] = swap_mfu_or_verdict(swap_ablation(is_stated ? &stated : hw, i),
+                                             (swap_policy)policy, swap_ablation_alpha(i));
+            if (policy == SWAP_FULL)
+                *(is_stated ? &r->swap_64k_stated_pcie : &r->swap_64k_fitted_pcie) = row[0];
+            SWAP_ROW(is_stated ? "  at stated 32 GB/s" : "  predicted", N, "%.2f", row[i]);
+            swap_print_residuals(row, swap_ablation_mfu[policy], N);
         }
-        swap_print_row(swap_policy_names[policy], swap_ablation_mfu[policy], SWAP_N_ABLATION,
-                       "%.2f");
-        swap_print_row("  predicted", row, SWAP_N_ABLATION, "%.2f");
-        swap_print_residuals(row, swap_ablation_mfu[policy], SWAP_N_ABLATION);
-
-        /* Full swapping once more at the stated bandwidth, which the fit contradicts. */
-        if (policy != SWAP_FULL) continue;
-        r->swap_64k_fitted_pcie = row[0];
-        for (int i = 0; i < SWAP_N_ABLATION; i++)
-            if (row[i] >= 0) row[i] = swap_ablation_predicted(&stated, policy, i);
-        r->swap_64k_stated_pcie = row[0];
-        swap_print_row("  at stated 32 GB/s", row, SWAP_N_ABLATION, "%.2f");
-        swap_print_residuals(row, swap_ablation_mfu[policy], SWAP_N_ABLATION);
     }
 
     r->n_fitted = swap_fit_residuals(hw, residuals);
@@ -949,30 +857,28 @@ static inline void swap_report_ablation(const swap_hardware* hw, swap_results* r
     r->n_right_ablation = swap_n_right_ablation(hw);
     paper_print("  mean absolute error over the %d fitted values (256K counted once): %.2f points; "
                 "%d of %d verdicts right\n",
-                r->n_fitted, r->ablation_error, r->n_right_ablation,
-                SWAP_N_PUBLISHED * SWAP_N_ABLATION);
+                r->n_fitted, r->ablation_error, r->n_right_ablation, SWAP_N_PUBLISHED * N);
 }
 
 static inline void swap_report_cells(const swap_hardware* hw, swap_results* r) {
-    double row[SWAP_N_LENGTHS], all[PAPER_MAX];
+    enum { N = SWAP_N_LENGTHS };
+    double row[N], all[PAPER_MAX];
     paper_print(
         "\nTable 3, MEMO: MFU in %% of 312 TFLOP/s on the published layouts (TP/CP/DP/PP) with the "
         "published alpha; nothing refitted\n");
-
     r->n_cells = 0;
     for (int model = 0; model < SWAP_N_MODELS; model++) {
         const swap_model* m = &swap_models[model];
-        const double* published = swap_published_mfu[model];
-        double residuals[SWAP_N_LENGTHS];
+        const double *published = swap_published_mfu[model], *alpha = swap_published_alpha[model];
+        double* residuals = all + r->n_cells;
         char text[32];
         int n = 0, n_right = swap_n_right_cells(hw, model);
-
         (void)snprintf(text, sizeof text, "%s on %d GPUs", m->name, m->n_gpus);
-        swap_print_lengths(text, swap_lengths_k, SWAP_N_LENGTHS);
-        paper_print(SWAP_LABEL, "  layout");
-        for (int i = 0; i < SWAP_N_LENGTHS; i++) {
+        swap_print_lengths(text, swap_lengths_k, N);
+        swap_print_label("  layout");
+        for (int i = 0; i < N; i++) {
             swap_layout l = swap_published_layout[model][i];
-            if (swap_published_alpha[model][i] < 0)
+            if (alpha[i] < 0)
                 paper_print(" %7s", "any");
             else
                 paper_print(" %d/%d/%d/%d", l.tensor, l.context, l.data, l.pipeline);
@@ -980,46 +886,29 @@ static inline void swap_report_cells(const swap_hardware* hw, swap_results* r) {
         paper_print("\n");
 
         /* The prediction on the published layout with the published alpha. */
-        swap_print_row("  alpha", swap_published_alpha[model], SWAP_N_LENGTHS, "%.3f");
-        for (int i = 0; i < SWAP_N_LENGTHS; i++) {
-            double alpha = swap_published_alpha[model][i];
-            row[i] = alpha;
-            if (alpha < 0) continue;
-            row[i] = swap_mfu_percent(hw, m, swap_published_layout[model][i],
-                                      swap_lengths_k[i] * PAPER_K, SWAP_ALPHA, alpha);
-            residuals[n++] = all[r->n_cells++] = row[i] - published[i];
+        SWAP_ROW("  alpha", N, "%.3f", alpha[i]);
+        for (int i = 0; i < N; i++) {
+            row[i] = alpha[i];
+            if (alpha[i] < 0) continue;
+            row[i] = swap_mfu_percent(swap_cell(hw, model, i), SWAP_ALPHA, alpha[i]);
+            residuals[n++] = row[i] - published[i];
         }
-
-        paper_print(SWAP_LABEL, "  published");
-        for (int i = 0; i < SWAP_N_LENGTHS; i++) {
-            if (published[i] > 0)
-                paper_print(" %7.2f", published[i]);
-            else
-                paper_print(" %7s", swap_cell_text(row[i], text, sizeof text, "%.2f"));
-        }
-        paper_print("\n");
-        paper_print(SWAP_LABEL, "  predicted");
-        for (int i = 0; i < SWAP_N_LENGTHS; i++) {
-            if (published[i] > 0)
-                paper_print(" %7.2f", row[i]);
-            else
-                paper_print(" %7s", "");
-        }
-        paper_print("\n");
-        swap_print_residuals(row, published, SWAP_N_LENGTHS);
+        r->n_cells += n;
+        SWAP_ROW("  published", N, "%.2f", published[i] > 0 ? published[i] : row[i]);
+        SWAP_ROW("  predicted", N, "%.2f", published[i] > 0 ? row[i] : (double)NAN);
+        swap_print_residuals(row, published, N);
 
         /* The verdicts need no published figure, so they cover all cells. */
-        for (int i = 0; i < SWAP_N_LENGTHS; i++) row[i] = swap_cell_verdict(hw, model, i);
-        paper_print(SWAP_LABEL, "  verdict");
-        for (int i = 0; i < SWAP_N_LENGTHS; i++)
-            paper_print(" %6s%s",
-                        row[i] < 0 ? swap_cell_text(row[i], text, sizeof text, "%.0f") : "runs",
-                        swap_same_verdict(row[i], swap_published_alpha[model][i]) ? " " : "!");
+        swap_print_label("  verdict");
+        for (int i = 0; i < N; i++) {
+            const double verdict = swap_cell_verdict(hw, model, i);
+            paper_print(" %6s%s", verdict < 0 ? swap_cell_text(verdict, text, "%.0f") : "runs",
+                        swap_same_verdict(verdict, alpha[i]) ? " " : "!");
+        }
         r->model_error[model] = paper_mean_absolute(residuals, n);
         paper_print(
             "\n  mean absolute error over %d cells: %.2f points; %d of %d verdicts right%s\n", n,
-            r->model_error[model], n_right, SWAP_N_LENGTHS,
-            n_right < SWAP_N_LENGTHS ? " (! marks the others)" : "");
+            r->model_error[model], n_right, N, n_right < N ? " (! marks the others)" : "");
     }
 
     r->n_right_7b = swap_n_right_cells(hw, 0);
@@ -1033,272 +922,193 @@ static inline void swap_report_intervals(const swap_hardware* hw, swap_results* 
     swap_hardware trial = *hw;
     swap_interval i = swap_right_interval(&trial, &trial.device_reserve_bytes, 0.01 * PAPER_GIB, 0,
                                           trial.device_bytes);
-    paper_print(
-        "\nTable 4's 24 verdicts and the 12 of Table 3's 7B row hold while, the other constants "
-        "unchanged:\n");
     r->reserve_gib.low = i.low / PAPER_GIB;
     r->reserve_gib.high = i.high / PAPER_GIB;
-    paper_print("  device reserve        %6.2f to %6.2f GiB\n", r->reserve_gib.low,
-                r->reserve_gib.high);
     r->logit_bytes = swap_right_interval(&trial, &trial.bytes_per_logit, 0.01, 0, 20);
-    paper_print("  bytes of a logit      %6.2f to %6.2f B\n", r->logit_bytes.low,
-                r->logit_bytes.high);
     r->host_fraction = swap_right_interval(&trial, &trial.host_usable, 0.001, 0, 4);
-    paper_print("  usable host memory    %6.3f to %6.3f of 2 TB\n", r->host_fraction.low,
-                r->host_fraction.high);
     trial.is_host_rounded = 1;
     trial.host_usable = 0.9;
     r->host_fraction_rounded = swap_right_interval(&trial, &trial.host_usable, 0.001, 0, 4);
     paper_print(
+        "\nTable 4's 24 verdicts and the 12 of Table 3's 7B row hold while, the other constants "
+        "unchanged:\n"
+        "  device reserve        %6.2f to %6.2f GiB\n"
+        "  bytes of a logit      %6.2f to %6.2f B\n"
+        "  usable host memory    %6.3f to %6.3f of 2 TB\n"
         "    or, with each pinned tensor rounded up to a power of two, %.3f to %.3f of 2 TB\n",
-        r->host_fraction_rounded.low, r->host_fraction_rounded.high);
+        r->reserve_gib.low, r->reserve_gib.high, r->logit_bytes.low, r->logit_bytes.high,
+        r->host_fraction.low, r->host_fraction.high, r->host_fraction_rounded.low,
+        r->host_fraction_rounded.high);
 }
 
 /* Cells in which the paper's program, rounded down, gives the published alpha. */
 static inline int swap_n_alpha_equal(const swap_hardware* hw) {
     int n = 0;
-    for (int model = 0; model < SWAP_N_MODELS; model++)
-        for (int i = 0; i < SWAP_N_LENGTHS; i++) {
-            double alpha = swap_published_alpha[model][i];
-            if (alpha < 0) continue;
-            alpha -= swap_alpha_on_grid(swap_paper_alpha(hw, &swap_models[model],
-                                                         swap_published_layout[model][i],
-                                                         swap_lengths_k[i] * PAPER_K));
-            n += fabs(alpha) < 1e-9;
-        }
+    for (int k = 0; k < SWAP_N_MODELS * SWAP_N_LENGTHS; k++) {
+        const int model = k / SWAP_N_LENGTHS, i = k % SWAP_N_LENGTHS;
+        const double alpha = swap_published_alpha[model][i];
+        n += alpha >= 0 &&
+             fabs(alpha - swap_alpha_on_grid(swap_paper_alpha(swap_cell(hw, model, i)))) < 1e-9;
+    }
     return n;
 }
 
+/* To the nearest value of the grid: the next one is twice as large; above 0 it is 1/8. */
+static inline double swap_nearest_alpha(double alpha) {
+    const double down = swap_alpha_on_grid(alpha);
+    const double up = down > 0 ? paper_min(1, 2 * down) : 0.125;
+    return up - alpha > alpha - down ? down : up;
+}
+
 static inline void swap_report_alpha(const swap_hardware* hw, swap_results* r) {
+    enum { N = SWAP_N_LENGTHS };
+    swap_hardware trial = *hw;
     paper_print(
         "\nTable 7: the fraction alpha of the rows that is swapped, on the published layouts\n"
         "  published | the paper's program, closed form | the alpha with the shortest simulated "
         "step (steps of 1/64) |\n  memo_plan_swap's plan of three tensors (input, attention "
-        "output, "
-        "others) in the memory that the engine needs\n");
-
-    swap_hardware trial = *hw;
+        "output, others) in the memory that the engine needs\n");
 
     /* The count at the assumed host memory, and the largest in the interval that the verdicts
      * allow. */
     r->n_alpha_floor = r->n_alpha_best = swap_n_alpha_equal(hw);
     for (trial.host_usable = r->host_fraction.low; trial.host_usable <= r->host_fraction.high;
          trial.host_usable += 0.001)
-        r->n_alpha_best = swap_n_alpha_equal(&trial) > r->n_alpha_best ? swap_n_alpha_equal(&trial)
-                                                                       : r->n_alpha_best;
+        r->n_alpha_best = (int)paper_max(r->n_alpha_best, swap_n_alpha_equal(&trial));
 
     for (int model = 0; model < SWAP_N_MODELS; model++) {
-        const swap_model* m = &swap_models[model];
-        double program[SWAP_N_LENGTHS], best[SWAP_N_LENGTHS], gain[SWAP_N_LENGTHS];
-        double planned[SWAP_N_LENGTHS];
-        swap_print_lengths(m->name, swap_lengths_k, SWAP_N_LENGTHS);
-        for (int i = 0; i < SWAP_N_LENGTHS; i++) {
-            double alpha = swap_published_alpha[model][i], tokens = swap_lengths_k[i] * PAPER_K;
-            swap_layout layout = swap_published_layout[model][i];
-            double up;
-            program[i] = best[i] = alpha;
-            gain[i] = planned[i] = alpha;
-            if (alpha < 0) continue;
-
-            planned[i] = swap_planned_s(hw, m, layout, tokens);
-            program[i] = swap_paper_alpha(hw, m, layout, tokens);
-            best[i] = swap_best_alpha(hw, m, layout, tokens);
-            /* The next value of the grid is twice as large; above 0 it is 1/8. */
-            up = swap_alpha_on_grid(program[i]);
-            up = up > 0 ? paper_min(1, 2 * up) : 0.125;
-            if (up - program[i] > program[i] - swap_alpha_on_grid(program[i]))
-                up = swap_alpha_on_grid(program[i]);
-
-            r->n_alpha_nearest += fabs(up - alpha) < 1e-9;
-            gain[i] = swap_verdict(hw, m, layout, tokens, SWAP_ALPHA, alpha);
+        double program[N], best[N], gain[N], planned[N];
+        const double* alpha = swap_published_alpha[model];
+        swap_print_lengths(swap_models[model].name, swap_lengths_k, N);
+        for (int i = 0; i < N; i++) {
+            const swap_case c = swap_cell(hw, model, i);
+            double published_s;
+            program[i] = best[i] = gain[i] = planned[i] = alpha[i];
+            if (alpha[i] < 0) continue;
+            planned[i] = swap_planned_s(c);
+            program[i] = swap_paper_alpha(c);
+            best[i] = swap_best_alpha(c);
+            r->n_alpha_nearest += fabs(swap_nearest_alpha(program[i]) - alpha[i]) < 1e-9;
+            gain[i] = swap_verdict(c, SWAP_ALPHA, alpha[i]);
             if (gain[i] < 0) continue;
 
             /* Savings are relative to the step with the published alpha. */
             r->n_plan_compared++;
-            gain[i] = 100 * (swap_micro_batch_s(hw, m, layout, tokens, SWAP_ALPHA, alpha) /
-                                 swap_micro_batch_s(hw, m, layout, tokens, SWAP_ALPHA, best[i]) -
-                             1);
+            published_s = swap_micro_batch_s(c, SWAP_ALPHA, alpha[i]);
+            gain[i] = 100 * (published_s / swap_micro_batch_s(c, SWAP_ALPHA, best[i]) - 1);
             r->n_plan_longer += gain[i] < -1e-9;
             if (planned[i] < SWAP_OOHM) continue;
             r->n_planned++;
-            if (planned[i] >= 0)
-                planned[i] =
-                    100 *
-                    (swap_micro_batch_s(hw, m, layout, tokens, SWAP_ALPHA, alpha) / planned[i] - 1);
+            if (planned[i] >= 0) planned[i] = 100 * (published_s / planned[i] - 1);
             r->n_planned_longer += planned[i] < -1e-9;
         }
-
-        swap_print_row("  published", swap_published_alpha[model], SWAP_N_LENGTHS, "%.3f");
-        swap_print_row("  paper's program", program, SWAP_N_LENGTHS, "%.3f");
-        swap_print_row("  shortest step", best, SWAP_N_LENGTHS, "%.3f");
-        swap_print_row("  it saves, %", gain, SWAP_N_LENGTHS, "%.1f");
-        swap_print_row("  our plan saves, %", planned, SWAP_N_LENGTHS, "%.1f");
+        SWAP_ROW("  published", N, "%.3f", alpha[i]);
+        SWAP_ROW("  paper's program", N, "%.3f", program[i]);
+        SWAP_ROW("  shortest step", N, "%.3f", best[i]);
+        SWAP_ROW("  it saves, %", N, "%.1f", gain[i]);
+        SWAP_ROW("  our plan saves, %", N, "%.1f", planned[i]);
     }
 
     paper_print(
         "  The program, rounded down to 0, 1/8, 1/4, 1/2, 1, gives the published alpha in %d of "
         "%d cells; in at most %d\n"
-        "  for any usable host memory that the verdicts allow; rounded to the nearest in %d.\n",
-        r->n_alpha_floor, r->n_cells, r->n_alpha_best, r->n_alpha_nearest);
-    paper_print(
+        "  for any usable host memory that the verdicts allow; rounded to the nearest in %d.\n"
         "  The published alpha fits in %d cells; the shortest step is longer than with it in "
         "%d of them, our plan's in %d.\n",
-        r->n_plan_compared, r->n_plan_longer, r->n_planned_longer);
+        r->n_alpha_floor, r->n_cells, r->n_alpha_best, r->n_alpha_nearest, r->n_plan_compared,
+        r->n_plan_longer, r->n_planned_longer);
 }
 
 static inline void swap_report_figures(const swap_hardware* hw, swap_results* r) {
-    static const swap_layout tensor8 = {8, 1, 1, 1};
+    static const swap_layout tensor8 = {8, 1, 1, 1}, on64 = {8, 8, 1, 1};
     static const double lengths_k[8] = {64, 128, 192, 256, 384, 576, 768, 1024};
     const swap_model* m = &swap_models[0];
-
-    /* Figure 1(b). */
-    r->hidden_from_k = swap_hidden_from_k(hw, m, tensor8);
+    double row_k[4], alpha[4];
+#define SWAP_AT_LENGTH swap_case_of(hw, m, tensor8, lengths_k[i])
+    r->hidden_from_k = swap_hidden_from_k(swap_case_of(hw, m, tensor8, 1));
     paper_print(
         "\nFigure 1(b), 7B, TP 8: the forward pass of a layer hides its full offload from %.0fK "
         "(published %.0fK: %+.0f %%)\n",
         r->hidden_from_k, SWAP_PUBLISHED_HIDDEN_K,
         100 * (r->hidden_from_k / SWAP_PUBLISHED_HIDDEN_K - 1));
     swap_print_lengths("ms of a layer", lengths_k, 8);
-    paper_print(SWAP_LABEL, "  attention");
-    for (int i = 0; i < 8; i++)
-        paper_print(" %7.1f",
-                    1e3 *
-                        swap_layer_times(hw, m, tensor8, lengths_k[i] * PAPER_K).attention_forward);
-    paper_print("\n" SWAP_LABEL, "  forward");
-    for (int i = 0; i < 8; i++) {
-        swap_layer layer = swap_layer_times(hw, m, tensor8, lengths_k[i] * PAPER_K);
-        paper_print(" %7.1f", 1e3 * swap_layer_forward(&layer));
-    }
-    paper_print("\n" SWAP_LABEL, "  full offload");
-    for (int i = 0; i < 8; i++)
-        paper_print(" %7.1f", 1e3 * 16 * swap_unit_bytes(m, tensor8, lengths_k[i] * PAPER_K) /
-                                  hw->pcie_bytes_per_s);
-    paper_print(
-        "\n\nFigure 7, 7B, TP 8: attention's share of a layer's forward pass (published: above "
-        "90 %% "
-        "beyond %.0fK)\n",
-        SWAP_PUBLISHED_ATTENTION_K);
+    SWAP_ROW("  attention", 8, "%.1f", 1e3 * swap_layer_times(SWAP_AT_LENGTH).attention);
+    SWAP_ROW("  forward", 8, "%.1f", 1e3 * swap_layer_times(SWAP_AT_LENGTH).forward);
+    SWAP_ROW("  full offload", 8, "%.1f", 1e3 * swap_offload_s(SWAP_AT_LENGTH));
+    paper_print("\nFigure 7, 7B, TP 8: attention's share of a layer's forward pass (published: "
+                "above 90 %% beyond %.0fK)\n",
+                SWAP_PUBLISHED_ATTENTION_K);
     swap_print_lengths("", lengths_k, 8);
-    paper_print(SWAP_LABEL, "  share, %");
-    for (int i = 0; i < 8; i++)
-        paper_print(" %7.1f", 100 * swap_attention_share(hw, m, tensor8, lengths_k[i] * PAPER_K));
+    SWAP_ROW("  share, %", 8, "%.1f", swap_attention_percent(SWAP_AT_LENGTH));
+
     paper_print(
-        "\n\nFigure 12(a) and (b), 7B: longest length at alpha = 0 in steps of 128K, and MFU there "
+        "\nFigure 12(a) and (b), 7B: longest length at alpha = 0 in steps of 128K, and MFU there "
         "with the shortest step\n"
         "  GPUs   published  predicted  TP/CP/DP/PP     MFU (published: above 50 %%)\n");
-
-    /* Figure 12(a) and (b). */
     for (int i = 0; i < SWAP_N_SCALES; i++) {
-        swap_layout layout = {0, 0, 0, 0};
-        double k = swap_longest_k(hw, m, swap_scale_gpus[i], 128, &layout), alpha, mfu;
-        alpha = swap_best_alpha(hw, m, layout, k * PAPER_K);
-        mfu = swap_mfu_percent(hw, m, layout, k * PAPER_K, SWAP_ALPHA, alpha);
+        swap_layout l = {0, 0, 0, 0};
+        const double k = swap_longest_k(hw, m, swap_scale_gpus[i], 128, &l);
+        const swap_case c = swap_case_of(hw, m, l, k);
         paper_print("  %4d   %8.0fK  %8.0fK  %2d/%2d/%2d/%2d    %5.2f %%\n", swap_scale_gpus[i],
-                    swap_scale_longest_k[i], k, layout.tensor, layout.context, layout.data,
-                    layout.pipeline, mfu);
+                    swap_scale_longest_k[i], k, l.tensor, l.context, l.data, l.pipeline,
+                    swap_mfu_percent(c, SWAP_ALPHA, swap_best_alpha(c)));
     }
 
     paper_print("\nFigure 12(c), 7B on 64 GPUs, TP 8, CP 8 (published: above 50 %% throughout)\n");
-    {
-        static const swap_layout layout = {8, 8, 1, 1};
-        double row_k[4], mfu[4], alpha[4];
-        for (int i = 0; i < 4; i++) {
-            row_k[i] = 1024 << i;
-            alpha[i] = swap_best_alpha(hw, m, layout, row_k[i] * PAPER_K);
-            mfu[i] = swap_mfu_percent(hw, m, layout, row_k[i] * PAPER_K, SWAP_ALPHA, alpha[i]);
-        }
-        swap_print_lengths("", row_k, 4);
-        swap_print_row("  alpha", alpha, 4, "%.3f");
-        swap_print_row("  MFU, %", mfu, 4, "%.2f");
+    for (int i = 0; i < 4; i++) {
+        row_k[i] = 1024 << i;
+        alpha[i] = swap_best_alpha(swap_case_of(hw, m, on64, row_k[i]));
     }
+    swap_print_lengths("", row_k, 4);
+    SWAP_ROW("  alpha", 4, "%.3f", alpha[i]);
+    SWAP_ROW("  MFU, %", 4, "%.2f",
+             swap_mfu_percent(swap_case_of(hw, m, on64, row_k[i]), SWAP_ALPHA, alpha[i]));
 }
 
-/* The same tables for one H200, beside the figures that were measured. */
+/* The same tables for one H200, beside the figures that were measured with eight layers. */
 static inline void swap_report_h200(const swap_hardware* hw) {
+    static const char* const names[] = {"full recomputation", "full swapping", "paper's program",
+                                        "keep everything"};
+    enum { N = SWAP_N_H200 };
     for (int model = 0; model < SWAP_N_H200_MODELS; model++) {
         const swap_model* m = &swap_h200_models[model];
-        double row[SWAP_N_H200], program[SWAP_N_H200], best[SWAP_N_H200];
+        double program[N], best[N], planned[N];
+        swap_case c[N];
         swap_layout layout;
-
+        for (int i = 0; i < N; i++) {
+            c[i] = swap_case_of(hw, m, swap_one_gpu, swap_h200_lengths_k[i]);
+            program[i] = swap_paper_alpha(c[i]);
+        }
         paper_print("\nOne H200, %s: MFU in %% of 989 TFLOP/s\n", m->name);
-        swap_print_lengths("", swap_h200_lengths_k, SWAP_N_H200);
-        if (model == 0) swap_print_row("stated ceiling", swap_h200_ceiling, SWAP_N_H200, "%.1f");
-        for (int i = 0; i < SWAP_N_H200; i++)
-            row[i] = swap_mfu_percent(hw, m, swap_one_gpu, swap_h200_lengths_k[i] * PAPER_K,
-                                      SWAP_KEEP, 0);
-        swap_print_row("ceiling, predicted", row, SWAP_N_H200, "%.1f");
+        swap_print_lengths("", swap_h200_lengths_k, N);
+        if (model == 0) SWAP_ROW("stated ceiling", N, "%.1f", swap_h200_ceiling[i]);
+        SWAP_ROW("ceiling, predicted", N, "%.1f", swap_mfu_percent(c[i], SWAP_KEEP, 0));
 
-        for (int policy = 0; policy <= SWAP_KEEP; policy++) {
-            static const char* const names[] = {"full recomputation", "full swapping",
-                                                "paper's program", "keep everything"};
-            const double* measured = policy == SWAP_KEEP        ? swap_h200_keep_mfu
-                                     : policy == SWAP_RECOMPUTE ? swap_h200_recompute_mfu
-                                                                : NULL;
-            const double* gib = policy == SWAP_KEEP ? swap_h200_keep_gib : swap_h200_recompute_gib;
-            for (int i = 0; i < SWAP_N_H200; i++) {
-                double tokens = swap_h200_lengths_k[i] * PAPER_K;
-                program[i] = swap_paper_alpha(hw, m, swap_one_gpu, tokens);
-                row[i] = swap_verdict(hw, m, swap_one_gpu, tokens, (swap_policy)policy, program[i]);
-                if (row[i] >= 0)
-                    row[i] = swap_mfu_percent(hw, m, swap_one_gpu, tokens, (swap_policy)policy,
-                                              program[i]);
-            }
-
-            swap_print_row(names[policy], row, SWAP_N_H200, "%.1f");
-            if (policy == SWAP_ALPHA) swap_print_row("  alpha", program, SWAP_N_H200, "%.3f");
-
-            /* Eight layers were also measured. */
-            if (measured != NULL && model == 0) {
-                char text[32];
-                paper_print(SWAP_LABEL, "  measured");
-                for (int i = 0; i < SWAP_N_H200; i++)
-                    paper_print(" %7s", measured[i] > 0 || measured[i] < 0
-                                            ? swap_cell_text(measured[i], text, sizeof text, "%.1f")
-                                            : "");
-                paper_print("\n" SWAP_LABEL, "  device GiB");
-                for (int i = 0; i < SWAP_N_H200; i++)
-                    paper_print(" %7.0f", swap_device_bytes(hw, m, swap_one_gpu,
-                                                            swap_h200_lengths_k[i] * PAPER_K,
-                                                            (swap_policy)policy, 0) /
-                                              PAPER_GIB);
-                paper_print("\n" SWAP_LABEL, "  measured GiB");
-
-                for (int i = 0; i < SWAP_N_H200; i++) {
-                    if (gib[i] > 0)
-                        paper_print(" %7.0f", gib[i]);
-                    else
-                        paper_print(" %7s", "");
-                }
-                paper_print("\n");
-            }
+        for (int k = 0; k <= SWAP_KEEP; k++) {
+            const swap_policy policy = (swap_policy)k;
+            const int is_kept = k == SWAP_KEEP;
+            const double* measured = is_kept ? swap_h200_keep_mfu : swap_h200_recompute_mfu;
+            const double* gib = is_kept ? swap_h200_keep_gib : swap_h200_recompute_gib;
+            SWAP_ROW(names[k], N, "%.1f", swap_mfu_or_verdict(c[i], policy, program[i]));
+            if (k == SWAP_ALPHA) SWAP_ROW("  alpha", N, "%.3f", program[i]);
+            if (model || !(is_kept || k == SWAP_RECOMPUTE)) continue;
+            SWAP_ROW("  measured", N, "%.1f", fabs(measured[i]) > 0 ? measured[i] : (double)NAN);
+            SWAP_ROW("  device GiB", N, "%.0f", swap_device_bytes(c[i], policy, 0) / PAPER_GIB);
+            SWAP_ROW("  measured GiB", N, "%.0f", gib[i] > 0 ? gib[i] : (double)NAN);
         }
 
         /* The best alpha, then the library's plan. */
-        for (int i = 0; i < SWAP_N_H200; i++) {
-            double tokens = swap_h200_lengths_k[i] * PAPER_K;
-            best[i] = swap_best_alpha(hw, m, swap_one_gpu, tokens);
-            row[i] = best[i] < 0
-                         ? swap_verdict(hw, m, swap_one_gpu, tokens, SWAP_ALPHA, 0)
-                         : swap_mfu_percent(hw, m, swap_one_gpu, tokens, SWAP_ALPHA, best[i]);
-            if (best[i] < 0) best[i] = row[i];
-        }
-        swap_print_row("shortest step", row, SWAP_N_H200, "%.1f");
-        swap_print_row("  alpha", best, SWAP_N_H200, "%.3f");
-        for (int i = 0; i < SWAP_N_H200; i++) {
-            double tokens = swap_h200_lengths_k[i] * PAPER_K;
-            row[i] = swap_planned_s(hw, m, swap_one_gpu, tokens);
-            if (row[i] >= 0) row[i] = swap_mfu_of(hw, m, swap_one_gpu, tokens, row[i]);
-        }
-        swap_print_row("memo_plan_swap", row, SWAP_N_H200, "%.1f");
-        for (int i = 0; i < SWAP_N_H200; i++)
-            row[i] =
-                100 * swap_attention_share(hw, m, swap_one_gpu, swap_h200_lengths_k[i] * PAPER_K);
-        swap_print_row("attention share, %", row, SWAP_N_H200, "%.1f");
-        paper_print(
-            "  The forward pass hides full offloading from %.0fK; the longest length at alpha = "
-            "0, in "
-            "steps of 16K, is %.0fK.\n",
-            swap_hidden_from_k(hw, m, swap_one_gpu), swap_longest_k(hw, m, 1, 16, &layout));
+        for (int i = 0; i < N; i++) best[i] = swap_best_alpha(c[i]);
+        SWAP_ROW("shortest step", N, "%.1f",
+                 swap_mfu_or_verdict(c[i], SWAP_ALPHA, paper_max(0, best[i])));
+        SWAP_ROW("  alpha", N, "%.3f", best[i] < 0 ? swap_verdict(c[i], SWAP_ALPHA, 0) : best[i]);
+        for (int i = 0; i < N; i++) planned[i] = swap_planned_s(c[i]);
+        SWAP_ROW("memo_plan_swap", N, "%.1f",
+                 planned[i] >= 0 ? swap_mfu_of(c[i], planned[i]) : planned[i]);
+        SWAP_ROW("attention share, %", N, "%.1f", swap_attention_percent(c[i]));
+        paper_print("  The forward pass hides full offloading from %.0fK; the longest length at "
+                    "alpha = 0, in steps of 16K, is %.0fK.\n",
+                    swap_hidden_from_k(c[0]), swap_longest_k(hw, m, 1, 16, &layout));
     }
 }
 
@@ -1350,9 +1160,9 @@ static inline swap_results swap_report(const swap_hardware* hw, const swap_hardw
                     "  [miss] not a criterion: Table 3's %s at %.0fK, published %s, predicted %s\n",
                     swap_models[i].name, swap_lengths_k[j],
                     swap_published_alpha[i][j] < 0
-                        ? swap_cell_text(swap_published_alpha[i][j], published, 32, "%.0f")
+                        ? swap_cell_text(swap_published_alpha[i][j], published, "%.0f")
                         : "runs",
-                    verdict < 0 ? swap_cell_text(verdict, predicted, 32, "%.0f") : "runs");
+                    verdict < 0 ? swap_cell_text(verdict, predicted, "%.0f") : "runs");
             }
     }
     return r;

@@ -319,27 +319,29 @@ static inline void oases_print_constants(void) {
     oases_hardware pcie = oases_3090(0), nvlink = oases_3090(1);
     const char* bus = "all-reduce bus bandwidth, no peer access";
     paper_constant c[] = {
-        {"RTX 3090 peak", 71, "TFLOP/s", PAPER_ASSUMED, "data sheet, fp16 with fp32 sums"},
+        {"RTX 3090 peak", 71, "TFLOP/s", PAPER_ASSUMED, "data sheet, fp16 with fp32 sums", 0, 0},
         {"efficiency of a block", pcie.flops / 71e12, "of peak", PAPER_ASSUMED,
-         "unfused layers and softmax"},
-        {"3090: bus of 2 GPUs", pcie.bus_bytes_per_s[0] / PAPER_GB, "GB/s", PAPER_ASSUMED, bus},
-        {"3090: bus of 4 GPUs", pcie.bus_bytes_per_s[1] / PAPER_GB, "GB/s", PAPER_ASSUMED, bus},
+         "unfused layers and softmax", 0, 0},
+        {"3090: bus of 2 GPUs", pcie.bus_bytes_per_s[0] / PAPER_GB, "GB/s", PAPER_ASSUMED, bus, 0,
+         0},
+        {"3090: bus of 4 GPUs", pcie.bus_bytes_per_s[1] / PAPER_GB, "GB/s", PAPER_ASSUMED, bus, 0,
+         0},
         {"NVLink: bus of 2 GPUs", nvlink.bus_bytes_per_s[0] / PAPER_GB, "GB/s", PAPER_ASSUMED,
-         "900 Gb/s stated: 80 % of 56 each way"},
+         "900 Gb/s stated: 80 % of 56 each way", 0, 0},
         {"NVLink: bus of 4 GPUs", nvlink.bus_bytes_per_s[1] / PAPER_GB, "GB/s", PAPER_ASSUMED,
-         "two PCIe hops in the ring"},
+         "two PCIe hops in the ring", 0, 0},
         {"both: bus of 8 GPUs", pcie.bus_bytes_per_s[2] / PAPER_GB, "GB/s", PAPER_ASSUMED,
-         "100 Gb/s a node stated: 24 % of 12.5"},
-        {"step of a collective", pcie.step_s * 1e6, "us", PAPER_ASSUMED, "NCCL"},
-        {"vocabulary", pcie.vocabulary, "", PAPER_ASSUMED, "GPT's, padded; not published"},
+         "100 Gb/s a node stated: 24 % of 12.5", 0, 0},
+        {"step of a collective", pcie.step_s * 1e6, "us", PAPER_ASSUMED, "NCCL", 0, 0},
+        {"vocabulary", pcie.vocabulary, "", PAPER_ASSUMED, "GPT's, padded; not published", 0, 0},
         {"overlap slowdown", pcie.overlap_slowdown, "times", PAPER_FITTED,
-         "by hand, on these rows; 1.0 beside"},
-        {"device memory", OASES_DEVICE_BYTES / PAPER_GIB, "GiB", PAPER_STATED, "Appendix B"}};
+         "by hand, on these rows; 1.0 beside", 0, 0},
+        {"device memory", OASES_DEVICE_BYTES / PAPER_GIB, "GiB", PAPER_STATED, "Appendix B", 0, 0}};
 
     paper_constant d[2 * OASES_N_ROWS];
     char names[2 * OASES_N_ROWS][64];
 
-    paper_print_constants("Oases", c, (int)(sizeof c / sizeof *c));
+    paper_print_constants("Oases", c, PAPER_N(c), NULL);
 
     /* The calibrated tables have two fitted constants per row. */
     for (int i = 0; i < OASES_N_ROWS; i++) {
@@ -356,11 +358,12 @@ static inline void oases_print_constants(void) {
                               : hw.bus_bytes_per_s[oases_degree_index(row->degree)] / PAPER_GB;
             k->unit = j == 0 ? "TFLOP/s" : "GB/s";
             k->origin = PAPER_FITTED;
+            k->scale = 0;
             k->source = "Megatron's throughput and SM efficiency";
         }
     }
 
-    paper_print_constants("Oases, calibrated tables only", d, 2 * OASES_N_ROWS);
+    paper_print_constants("Oases, calibrated tables only", d, 2 * OASES_N_ROWS, NULL);
 }
 
 typedef struct oases_results {

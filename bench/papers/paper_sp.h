@@ -258,34 +258,39 @@ static inline void sp_print_constants(void) {
     layout_cluster a = sp_a800(16), l = sp_l20();
     paper_constant c[] = {
         {"A800 and A100 peak", a.peak_flops_per_s / 1e12, "TFLOP/s", PAPER_STATED,
-         "MFU = figure / 312"},
-        {"GEMM efficiency", a.gemm_efficiency, "of peak", PAPER_ASSUMED, "large bf16 GEMMs"},
+         "MFU = figure / 312", 0, 0},
+        {"GEMM efficiency", a.gemm_efficiency, "of peak", PAPER_ASSUMED, "large bf16 GEMMs", 0, 0},
         {"attention efficiency, forward", a.attention_forward_efficiency, "of peak", PAPER_ASSUMED,
-         "of the causal half"},
+         "of the causal half", 0, 0},
         {"attention efficiency, backward", a.attention_backward_efficiency, "of peak",
-         PAPER_ASSUMED, "of the causal half"},
+         PAPER_ASSUMED, "of the causal half", 0, 0},
         {"NVLink of one GPU, each way", a.link_bytes_per_s / PAPER_GB, "GB/s", PAPER_ASSUMED,
-         "400 GB/s stated: 75 % of 200 each way"},
+         "400 GB/s stated: 75 % of 200 each way", 0, 0},
         {"NIC of one GPU, each way", a.nic_bytes_per_s / PAPER_GB, "GB/s", PAPER_ASSUMED,
-         "1.6 Tb/s a node stated: 80 % of 25 a GPU"},
-        {"NICs of a group with part of a node", 1, "", PAPER_FITTED, "on Table 6's tensor-2 rows"},
-        {"start of a collective or hop", a.collective_s * 1e6, "us", PAPER_ASSUMED, "NCCL"},
-        {"start of a ring block", a.block_s * 1e6, "us", PAPER_ASSUMED, "kernel launches"},
+         "1.6 Tb/s a node stated: 80 % of 25 a GPU", 0, 0},
+        {"NICs of a group with part of a node", 1, "", PAPER_FITTED, "on Table 6's tensor-2 rows",
+         0, 0},
+        {"start of a collective or hop", a.collective_s * 1e6, "us", PAPER_ASSUMED, "NCCL", 0, 0},
+        {"start of a ring block", a.block_s * 1e6, "us", PAPER_ASSUMED, "kernel launches", 0, 0},
         {"merge of a ring block", a.merge_bytes, "B", PAPER_FITTED,
-         "an element; by hand, on Table 5's rings"},
-        {"gradients of K, V on the ring", 2, "B", PAPER_ASSUMED, "bf16, as K and V"},
-        {"A800 memory", a.device_memory_bytes_per_s / 1e12, "TB/s", PAPER_ASSUMED, "75 % of 2.0"},
-        {"device memory", (double)a.device_bytes / PAPER_GIB, "GiB", PAPER_STATED, "Section 5.2"},
+         "an element; by hand, on Table 5's rings", 0, 0},
+        {"gradients of K, V on the ring", 2, "B", PAPER_ASSUMED, "bf16, as K and V", 0, 0},
+        {"A800 memory", a.device_memory_bytes_per_s / 1e12, "TB/s", PAPER_ASSUMED, "75 % of 2.0", 0,
+         0},
+        {"device memory", (double)a.device_bytes / PAPER_GIB, "GiB", PAPER_STATED, "Section 5.2", 0,
+         0},
         {"parameters, gradients, optimizer", 18, "B", PAPER_ASSUMED,
-         "2 + 4, and 12 shared by ZeRO-1; logits 6"},
-        {"L20 peak", l.peak_flops_per_s / 1e12, "TFLOP/s", PAPER_ASSUMED, "data sheet, dense fp16"},
+         "2 + 4, and 12 shared by ZeRO-1; logits 6", 0, 0},
+        {"L20 peak", l.peak_flops_per_s / 1e12, "TFLOP/s", PAPER_ASSUMED, "data sheet, dense fp16",
+         0, 0},
         {"L20 attention efficiency, forward", l.attention_forward_efficiency, "of peak",
-         PAPER_FITTED, "by hand, on Table 4 at 128K"},
+         PAPER_FITTED, "by hand, on Table 4 at 128K", 0, 0},
         {"L20 PCIe of one GPU, each way", l.link_bytes_per_s / PAPER_GB, "GB/s", PAPER_FITTED,
-         "by hand, on Table 4; all-to-all: /(n-1)"},
-        {"L20 memory", l.device_memory_bytes_per_s / 1e12, "TB/s", PAPER_ASSUMED, "75 % of 0.864"}};
+         "by hand, on Table 4; all-to-all: /(n-1)", 0, 0},
+        {"L20 memory", l.device_memory_bytes_per_s / 1e12, "TB/s", PAPER_ASSUMED, "75 % of 0.864",
+         0, 0}};
 
-    paper_print_constants("Unified sequence parallelism", c, (int)(sizeof c / sizeof *c));
+    paper_print_constants("Unified sequence parallelism", c, PAPER_N(c), NULL);
 }
 
 static inline layout_4d sp_row_layout(const sp_row* row) {
