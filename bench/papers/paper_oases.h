@@ -189,24 +189,13 @@ static inline oases_hardware oases_calibrated(const oases_row* row) {
 
 /* ---- the planner: a degree for every block --------------------------------------------------- */
 
-/* The library's planner (memo_sp.h), with the costs of oases_make_blocks for one sub-batch.  The
- * cost of an overlapped block does not include the slowdown, because the paper's planner ignores
- * it. */
-typedef struct oases_plan_problem {
-    double memory_bytes; /* M */
+/* The library's problem (memo_layout.h), with the costs of oases_make_blocks for one sub-batch.
+ * The cost of an overlapped block does not include the slowdown, because the paper's planner
+ * ignores it. */
+typedef struct oases_problem {
     memo_degrees_problem degrees;
     memo_degree_cost costs[OASES_MAX_BLOCKS * OASES_N_DEGREES];
-} oases_plan_problem;
-
-typedef struct oases_plan {
-    int is_feasible;
-    int degree[OASES_MAX_BLOCKS]; /* index into oases_degrees */
-    double cost_s, memory_bytes;
-} oases_plan;
-
-static inline double oases_block_parameters(const oases_row* row, int block) {
-    return (block % 2 == 0 ? 4.0 : 8.0) * row->hidden * row->hidden;
-}
+} oases_problem;
 
 /* AllGather(p -> q) = (1 - d_p / d_q) t_{d_q} h 2 / bw + (d_q / d_p - 1) latency, d_p < d_q */
 static inline double oases_gather_s(const oases_row* row, const oases_hardware* hw, int p, int q) {
@@ -220,9 +209,9 @@ static inline double oases_gather_s(const oases_row* row, const oases_hardware* 
  * tensors of h and four of the block's inner width. */
 static inline memo_degree_cost oases_block_cost(const oases_row* row, const oases_hardware* hw,
                                                 const oases_blocks* k, int block, int p) {
-    double d = oases_degrees[p], tokens = oases_tokens(row, oases_degrees[p]);
-    double parameters = oases_block_parameters(row, block), n_replicas = OASES_N_GPUS / d;
-    double width = (block % 2 == 0 ? 3.0 : 4.0) * row->hidden / d;
+    double d = oases_degrees[p], tokens = oases_tokens(row, oases_degrees[p]), h = row->hidden;
+    double parameters = (block % 2 == 0 ? 4.0 : 8.0) * h * h, n_replicas = OASES_N_GPUS / d;
+    double width = (block % 2 == 0 ? 3.0 : 4.0) * h / d;
     memo_degree_cost cost;
     cost.forward_s = k->f[block];
     cost.backward_s = k->r[block] + k->b[block];
@@ -230,81 +219,39 @@ static inline memo_degree_cost oases_block_cost(const oases_row* row, const oase
     cost.gradient_s = 2 * (n_replicas - 1) / n_replicas * parameters / d * 2 /
                       hw->bus_bytes_per_s[2]; /* fp16, between nodes */
     cost.state_bytes = (int64_t)(16 * parameters / d);
-    cost.saved_bytes = (int64_t)(2 * tokens * row->hidden * 2);
-    cost.runtime_bytes = (int64_t)(2 * tokens * 4 * (row->hidden + width));
+    cost.saved_bytes = (int64_t)(2 * tokens * h * 2);
+    cost.runtime_bytes = (int64_t)(2 * tokens * 4 * (h + width));
     return cost;
 }
 
 /* Embedding and head stay at the row's own degree.  has_gradient_term: the data-parallel
  * all-reduce, which the paper's planner leaves out. */
-static inline oases_plan_problem oases_plan_setup(const oases_row* row, const oases_hardware* hw,
-                                                  double memory_bytes, int has_gradient_term) {
-    oases_plan_problem problem;
-    memset(&problem, 0, sizeof problem);
-    problem.memory_bytes = memory_bytes;
-    problem.degrees.n_blocks = 2 * row->n_layers;
-    problem.degrees.n_degrees = OASES_N_DEGREES;
-    problem.degrees.boundary_degree = row->degree;
-    problem.degrees.has_gradients = has_gradient_term;
+static inline void oases_set_problem(oases_problem* problem, const oases_row* row,
+                                     const oases_hardware* hw, int has_gradient_term) {
+    memo_degrees_problem* degrees = &problem->degrees;
+    memset(problem, 0, sizeof *problem);
+    degrees->costs = problem->costs;
+    degrees->n_blocks = 2 * row->n_layers;
+    degrees->n_degrees = OASES_N_DEGREES;
+    degrees->boundary_degree = row->degree;
+    degrees->has_gradients = has_gradient_term;
     for (int p = 0; p < OASES_N_DEGREES; p++) {
         oases_blocks blocks = oases_make_blocks(row, hw, oases_degrees[p]);
-        problem.degrees.degrees[p] = oases_degrees[p];
+        degrees->degrees[p] = oases_degrees[p];
         for (int q = p + 1; q < OASES_N_DEGREES; q++)
-            problem.degrees.gather_s[p][q] = oases_gather_s(row, hw, p, q);
+            degrees->gather_s[p][q] = oases_gather_s(row, hw, p, q);
         for (int i = 0; i < blocks.n; i++)
-            problem.costs[i * OASES_N_DEGREES + p] = oases_block_cost(row, hw, &blocks, i, p);
+            problem->costs[i * OASES_N_DEGREES + p] = oases_block_cost(row, hw, &blocks, i, p);
     }
-    return problem;
 }
 
-/* The problem for the library.  It points into *problem, which must stay. */
-static inline memo_degrees_problem oases_degrees_problem(const oases_plan_problem* problem) {
-    memo_degrees_problem degrees = problem->degrees;
-    degrees.costs = (memo_degree_cost*)(uintptr_t)problem->costs; /* only read */
-    degrees.memory_bytes = (int64_t)problem->memory_bytes;
-    return degrees;
-}
-
-static inline void oases_plan_evaluate(const oases_plan_problem* problem, const int* degree,
-                                       double* cost_s, double* memory_bytes) {
-    memo_degrees_problem degrees = oases_degrees_problem(problem);
-    int32_t block_degrees[OASES_MAX_BLOCKS];
-    int64_t bytes = 0;
-    for (int i = 0; i < degrees.n_blocks; i++) block_degrees[i] = oases_degrees[degree[i]];
-    *cost_s = 0;
-    if (memo_degrees_evaluate(&degrees, block_degrees, cost_s, &bytes, NULL))
-        *cost_s = INFINITY; /* no plan has degrees that the problem lacks */
-    *memory_bytes = (double)bytes;
-}
-static inline double oases_plan_memory(const oases_plan_problem* problem, const int* degree) {
-    double cost_s, memory_bytes;
-    oases_plan_evaluate(problem, degree, &cost_s, &memory_bytes);
-    return memory_bytes;
-}
-static inline double oases_plan_cost(const oases_plan_problem* problem, const int* degree) {
-    double cost_s, memory_bytes;
-    oases_plan_evaluate(problem, degree, &cost_s, &memory_bytes);
-    return cost_s;
-}
-
-static inline oases_plan oases_plan_solve(const oases_plan_problem* problem) {
-    memo_degrees_problem degrees = oases_degrees_problem(problem);
-    memo_degrees_plan plan;
-    int32_t block_degrees[OASES_MAX_BLOCKS];
-    oases_plan best;
-    memset(&best, 0, sizeof best);
-    if (memo_degrees_solve(&degrees, 0, block_degrees, &plan, NULL)) return best;
-    best.is_feasible = 1;
-    best.cost_s = plan.step_s;
-    best.memory_bytes = (double)plan.memory_bytes;
-    for (int i = 0; i < degrees.n_blocks; i++)
-        best.degree[i] = oases_degree_index(block_degrees[i]);
-    return best;
-}
-
-static inline void oases_published_plan(const oases_row* row, int* degree) {
-    for (int i = 0; i < 2 * row->n_layers; i++)
-        degree[i] = oases_degree_index(i / 2 < row->n_low ? row->low_degree : row->high_degree);
+/* Seconds of a plan; *bytes: its memory. */
+static inline double oases_plan_s(const oases_problem* problem, const int32_t* degrees,
+                                  int64_t* bytes) {
+    double cost_s = 0;
+    return memo_degrees_evaluate(&problem->degrees, degrees, &cost_s, bytes, NULL)
+               ? (double)INFINITY /* no plan has degrees that the problem lacks */
+               : cost_s;
 }
 
 /* ---- reports --------------------------------------------------------------------------------- */
@@ -434,17 +381,13 @@ static inline void oases_report_schedules(int is_calibrated, int has_slowdown, o
 }
 
 /* "[2]*8+[4]*16", in layers. */
-static inline const char* oases_plan_text(const int* degree, int n_blocks, char* text,
-                                          size_t size) {
+static inline const char* oases_plan_text(const int32_t* degrees, int n_blocks, char text[128]) {
     size_t used = 0;
-    int i = 0;
     text[0] = 0;
-    while (i < n_blocks && used + 24 < size) {
-        int j = i;
-        while (j < n_blocks && degree[j] == degree[i]) j++;
-        used += (size_t)snprintf(text + used, size - used, "%s[%d]*%g", i > 0 ? "+" : "",
-                                 oases_degrees[degree[i]], (j - i) / 2.0);
-        i = j;
+    for (int i = 0, j; i < n_blocks && used + 24 < 128; i = j) {
+        for (j = i; j < n_blocks && degrees[j] == degrees[i];) j++;
+        used += (size_t)snprintf(text + used, 128 - used, "%s[%d]*%g", i > 0 ? "+" : "",
+                                 (int)degrees[i], (j - i) / 2.0);
     }
     return text;
 }
@@ -464,32 +407,36 @@ static inline int oases_report_plans(int is_calibrated, double memory_bytes, int
 
     for (int i = 0; i < OASES_N_ROWS; i++) {
         const oases_row* row = &oases_rows[i];
+        const int n = 2 * row->n_layers;
         oases_hardware hw = is_calibrated ? oases_calibrated(row) : oases_3090(row->is_nvlink);
-        oases_plan_problem problem = oases_plan_setup(row, &hw, memory_bytes, has_gradient_term);
-        int published[OASES_MAX_BLOCKS], uniform[OASES_MAX_BLOCKS], n_blocks = 2 * row->n_layers;
+        int32_t own[OASES_MAX_BLOCKS], published[OASES_MAX_BLOCKS], uniform[OASES_MAX_BLOCKS];
+        oases_problem problem;
+        memo_degrees_plan plan = MEMO_ZERO(memo_degrees_plan);
         char text[2][128];
         double uniform_s, published_s;
-        oases_plan plan;
+        int64_t bytes, limit_bytes;
+        int is_feasible;
 
         /* The published plan, the uniform one and the optimum have the same problem. */
-        oases_published_plan(row, published);
-        for (int j = 0; j < n_blocks; j++) uniform[j] = oases_degree_index(row->degree);
-        if (memory_bytes <= 0) problem.memory_bytes = oases_plan_memory(&problem, published);
-        plan = oases_plan_solve(&problem);
-        uniform_s = oases_plan_cost(&problem, uniform);
-        published_s = oases_plan_cost(&problem, published);
+        oases_set_problem(&problem, row, &hw, has_gradient_term);
+        for (int j = 0; j < n; j++) {
+            published[j] = j / 2 < row->n_low ? row->low_degree : row->high_degree;
+            uniform[j] = row->degree;
+        }
+        uniform_s = oases_plan_s(&problem, uniform, &bytes);
+        published_s = oases_plan_s(&problem, published, &limit_bytes);
+        if (memory_bytes > 0) limit_bytes = (int64_t)memory_bytes;
+        problem.degrees.memory_bytes = limit_bytes;
+        is_feasible = !memo_degrees_solve(&problem.degrees, 0, own, &plan, NULL);
 
-        n_equal +=
-            plan.is_feasible && !memcmp(plan.degree, published, (size_t)n_blocks * sizeof(int));
-        r->n_slower_than_uniform += !plan.is_feasible || plan.cost_s > uniform_s * (1 + 1e-12);
-        paper_print(
-            "  %-8s %5dx%-6d %8.1f %-14s %-19s %9.1f %9.1f %8.1f   %5.3f (%.3f)\n",
-            oases_cluster_name(row), row->hidden, row->n_layers, problem.memory_bytes / PAPER_GB,
-            oases_plan_text(published, n_blocks, text[0], sizeof text[0]),
-            plan.is_feasible ? oases_plan_text(plan.degree, n_blocks, text[1], sizeof text[1])
-                             : "none fits",
-            1e3 * uniform_s, 1e3 * published_s, 1e3 * plan.cost_s, uniform_s / plan.cost_s,
-            row->throughput[OASES_N_SCHEDULES] / row->throughput[OASES_FINE]);
+        n_equal += is_feasible && !memcmp(own, published, (size_t)n * sizeof *own);
+        r->n_slower_than_uniform += !is_feasible || plan.step_s > uniform_s * (1 + 1e-12);
+        paper_print("  %-8s %5dx%-6d %8.1f %-14s %-19s %9.1f %9.1f %8.1f   %5.3f (%.3f)\n",
+                    oases_cluster_name(row), row->hidden, row->n_layers,
+                    (double)limit_bytes / PAPER_GB, oases_plan_text(published, n, text[0]),
+                    is_feasible ? oases_plan_text(own, n, text[1]) : "none fits", 1e3 * uniform_s,
+                    1e3 * published_s, 1e3 * plan.step_s, uniform_s / plan.step_s,
+                    row->throughput[OASES_N_SCHEDULES] / row->throughput[OASES_FINE]);
     }
 
     if (memory_bytes <= 0)

@@ -19,21 +19,10 @@ typedef struct layout_model {
 typedef memo_parallel_cluster layout_cluster;
 
 /* Its activations are kept. */
-typedef struct layout_4d {
-    int data, pipeline, tensor, ulysses, ring;
-    int zero_stage;
-} layout_4d;
-
-static inline memo_parallel_layout layout_of(layout_4d row) {
-    memo_parallel_layout l;
-    l.data = row.data;
-    l.pipeline = row.pipeline;
-    l.tensor = row.tensor;
-    l.ulysses = row.ulysses;
-    l.ring = row.ring;
-    l.zero_stage = row.zero_stage;
-    l.activations = MEMO_PARALLEL_KEEP;
-    l.chunks = l.experts = 1;
+static inline memo_parallel_layout layout_of(int data, int pipeline, int tensor, int ulysses,
+                                             int ring, int zero_stage) {
+    const memo_parallel_layout l = {data,       pipeline,           tensor, ring, ulysses,
+                                    zero_stage, MEMO_PARALLEL_KEEP, 1,      1};
     return l;
 }
 
@@ -54,10 +43,10 @@ static inline memo_parallel_desc layout_desc(const layout_model* m, const layout
 
 /* All zero, with a printed message, if the planner refuses the layout. */
 static inline memo_parallel_prediction layout_predict(const layout_model* m,
-                                                      const layout_cluster* c, layout_4d row,
-                                                      double tokens, int batch, int micro_batch) {
+                                                      const layout_cluster* c,
+                                                      memo_parallel_layout l, double tokens,
+                                                      int batch, int micro_batch) {
     memo_parallel_desc desc = layout_desc(m, c, tokens, batch, micro_batch);
-    memo_parallel_layout l = layout_of(row);
     memo_parallel_prediction prediction;
     memo_error error;
     if (memo_parallel_predict(&desc, &l, &prediction, &error))
@@ -67,9 +56,9 @@ static inline memo_parallel_prediction layout_predict(const layout_model* m,
 
 /* NULL, or the reason why the layout is illegal. */
 static inline const char* layout_refusal(const layout_model* m, const layout_cluster* c,
-                                         layout_4d row, int batch, char* text, size_t size) {
+                                         memo_parallel_layout l, int batch, char* text,
+                                         size_t size) {
     memo_parallel_desc desc = layout_desc(m, c, 65536, batch, 1);
-    memo_parallel_layout l = layout_of(row);
     memo_parallel_prediction p;
     memo_error error;
     if (!memo_parallel_predict(&desc, &l, &p, &error)) return NULL;
@@ -79,9 +68,8 @@ static inline const char* layout_refusal(const layout_model* m, const layout_clu
 
 /* The longest sequence, in whole K, that fits. */
 static inline double layout_longest_k(const layout_model* m, const layout_cluster* c,
-                                      layout_4d row) {
-    memo_parallel_desc desc = layout_desc(m, c, 0, row.data, 1);
-    memo_parallel_layout l = layout_of(row);
+                                      memo_parallel_layout l) {
+    memo_parallel_desc desc = layout_desc(m, c, 0, l.data, 1);
     memo_parallel_prediction p;
     int64_t low = 0, high = 1 << 20; /* low fit, high do not; memory grows with the length */
     while (high - low > 1) {
@@ -98,7 +86,7 @@ static inline double layout_longest_k(const layout_model* m, const layout_cluste
 /* The paper's units of communication of a block: activations in bs L d / degree ... */
 static inline double layout_activation_units(const layout_model* m, memo_parallel_kind kind,
                                              int degree) {
-    layout_4d row = {1, 1, 1, 1, 1, 0};
+    memo_parallel_layout row = layout_of(1, 1, 1, 1, 1, 0);
     memo_parallel_prediction p;
     layout_cluster c;
     memset(&c, 0, sizeof c);
@@ -118,7 +106,7 @@ static inline double layout_activation_units(const layout_model* m, memo_paralle
 /* ... and parameters with gradients: 6 d^2 a pass, an all-gather or a reduce-scatter. */
 static inline double layout_parameter_units(int zero_stage) {
     static const layout_model one = {"one layer", {1, 4096, 4096, 32, 32, 0, 0, 0, 0, 0, 0, 0, 0}};
-    layout_4d row = {1, 1, 1, 1, 8, 0};
+    memo_parallel_layout row = layout_of(1, 1, 1, 1, 8, 0);
     memo_parallel_prediction p;
     layout_cluster c;
     double stay;
@@ -293,15 +281,9 @@ static inline void sp_print_constants(void) {
     paper_print_constants("Unified sequence parallelism", c, PAPER_N(c), NULL);
 }
 
-static inline layout_4d sp_row_layout(const sp_row* row) {
-    layout_4d l;
-    l.data = row->data;
-    l.pipeline = 1;
-    l.tensor = row->tensor;
-    l.ulysses = row->ulysses;
-    l.ring = row->ring;
-    l.zero_stage = row->data * row->ulysses * row->ring > 1; /* otherwise nothing is sharded */
-    return l;
+static inline memo_parallel_layout sp_row_layout(const sp_row* r) { /* one rank shards nothing */
+    return layout_of(r->data, 1, r->tensor, r->ulysses, r->ring,
+                     r->data * r->ulysses * r->ring > 1);
 }
 
 /* The paper's count: 6 P' per token, P' without the embedding, and 12 S h per layer for full
@@ -375,11 +357,10 @@ typedef struct sp_results {
 } sp_results;
 
 /* Seconds of one iteration of attention alone. */
-static inline double sp_attention_s(const layout_cluster* c, layout_4d row, double tokens,
+static inline double sp_attention_s(const layout_cluster* c, memo_parallel_layout l, double tokens,
                                     int has_backward, int is_balanced,
                                     memo_parallel_attention* sum) {
     memo_parallel_desc desc = layout_desc(&sp_attention_model, c, tokens, 1, 1);
-    memo_parallel_layout l = layout_of(row);
     memo_parallel_prediction p;
     desc.is_contiguous = !is_balanced;
     memset(sum, 0, sizeof *sum);
@@ -409,7 +390,7 @@ static inline void sp_report_attention(sp_results* r) {
         int n = 0;
         for (int i = 0; i < SP_N_DEGREES; i++)
             for (int balanced = 0; balanced < 2; balanced++, n++) {
-                layout_4d l = {1, 1, 1, 0, 0, 0};
+                memo_parallel_layout l = layout_of(1, 1, 1, 0, 0, 0);
                 memo_parallel_attention a;
                 l.ulysses = sp_degrees[i];
                 l.ring = 8 / l.ulysses;
@@ -449,7 +430,7 @@ static inline void sp_report_memory(sp_results* r) {
     for (int i = 0; i < SP_N_OOM; i++) {
         const sp_memory_statement* s = &sp_oom[i];
         const layout_model* m = s->is_llama3 ? &sp_llama3_8b : &sp_llama2_7b;
-        layout_4d l = {1, 1, 1, 0, 0, 1};
+        memo_parallel_layout l = layout_of(1, 1, 1, 0, 0, 1);
         layout_cluster c = sp_a800(s->ulysses * s->ring);
         memo_parallel_prediction p;
         l.ulysses = s->ulysses;
@@ -464,7 +445,7 @@ static inline void sp_report_memory(sp_results* r) {
 
 /* ---- the seven tips, as sentences that the cost model makes true or not ---- */
 
-static inline double sp_time(const layout_model* m, const layout_cluster* c, layout_4d l,
+static inline double sp_time(const layout_model* m, const layout_cluster* c, memo_parallel_layout l,
                              double length_k, int batch, int micro_batch) {
     return layout_predict(m, c, l, length_k * PAPER_K, batch, micro_batch).time.step_s;
 }
@@ -518,7 +499,8 @@ static inline int sp_tip2(char* text, size_t size) {
     for (k = 4; k <= 32; k *= 2)
         for (int u = 1; u <= 8; u *= 2)
             for (int micro = 1; micro <= 8; micro *= 2) {
-                layout_4d data = {8, 1, 1, 1, 1, 1}, sequence = {1, 1, 1, 1, 1, 1};
+                memo_parallel_layout data = layout_of(8, 1, 1, 1, 1, 1),
+                                     sequence = layout_of(1, 1, 1, 1, 1, 1);
                 sequence.ulysses = u;
                 sequence.ring = 8 / u;
                 least = paper_min(least, sp_time(&sp_llama2_7b, &c, sequence, k, 8, micro) /
@@ -533,10 +515,9 @@ static inline int sp_tip2(char* text, size_t size) {
 }
 
 static inline int sp_tip3(char* text, size_t size) {
-    layout_4d row = {2, 1, 2, 2, 4, 1};
+    const memo_parallel_layout l = layout_of(2, 1, 2, 2, 4, 1);
     layout_cluster c = sp_a800(32);
-    memo_parallel_layout l = layout_of(row);
-    memo_parallel_prediction p = layout_predict(&sp_llama3_8b, &c, row, 65536, 2, 1);
+    memo_parallel_prediction p = layout_predict(&sp_llama3_8b, &c, l, 65536, 2, 1);
     double local = memo_parallel_parameters(&sp_llama3_8b.shape) / 2;
     int group = (int)memo_parallel_zero_group(&l);
     int is_group = group == 16 && fabs(p.memory.optimizer_bytes - 12 * local / 16) < 1;
@@ -554,7 +535,7 @@ static inline int sp_tip3(char* text, size_t size) {
 
 static inline int sp_tip4(char* text, size_t size) {
     layout_cluster c = sp_a800(8);
-    layout_4d ring = {1, 1, 1, 1, 8, 1};
+    memo_parallel_layout ring = layout_of(1, 1, 1, 1, 8, 1);
     double with_groups = layout_activation_units(&sp_llama3_8b, MEMO_PARALLEL_ULYSSES, 8);
     double without = layout_activation_units(&sp_llama2_7b, MEMO_PARALLEL_ULYSSES, 8);
     double tensor = layout_activation_units(&sp_llama3_8b, MEMO_PARALLEL_TENSOR, 8);
@@ -572,7 +553,8 @@ static inline int sp_tip4(char* text, size_t size) {
 
 static inline int sp_tip5(char* text, size_t size) {
     layout_cluster c = sp_a800(16);
-    layout_4d sequence = {1, 1, 1, 8, 2, 1}, tensor = {1, 1, 8, 1, 2, 1};
+    memo_parallel_layout sequence = layout_of(1, 1, 1, 8, 2, 1),
+                         tensor = layout_of(1, 1, 8, 1, 2, 1);
     double zero1 = layout_longest_k(&sp_llama3_8b, &c, sequence), zero3, mixed;
     sequence.zero_stage = 3;
     zero3 = layout_longest_k(&sp_llama3_8b, &c, sequence);
@@ -587,7 +569,7 @@ static inline int sp_tip5(char* text, size_t size) {
 
 static inline int sp_tip6(char* text, size_t size) {
     layout_cluster c = sp_a800(16);
-    layout_4d refused = {1, 1, 16, 1, 1, 1}, l = {1, 1, 1, 8, 0, 3};
+    memo_parallel_layout refused = layout_of(1, 1, 16, 1, 1, 1), l = layout_of(1, 1, 1, 8, 0, 3);
     double longest[3];
     char reason[128] = "tensor 16 is not refused";
     int is_refused;

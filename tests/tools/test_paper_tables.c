@@ -122,7 +122,8 @@ TEST(sp_seven_tips) {
 
 TEST(sp_longest_lengths) {
     layout_cluster c = sp_a800(16);
-    layout_4d sequence = {1, 1, 1, 8, 2, 1}, tensor = {1, 1, 8, 1, 2, 1};
+    memo_parallel_layout sequence = layout_of(1, 1, 1, 8, 2, 1),
+                         tensor = layout_of(1, 1, 8, 1, 2, 1);
     CHECK_IS(fabs(layout_longest_k(&sp_llama3_8b, &c, sequence) - 94), <, 0.5);
     CHECK_IS(fabs(layout_longest_k(&sp_llama3_8b, &c, tensor) - 220), <, 0.5);
     sequence.zero_stage = 3;
@@ -335,7 +336,7 @@ TEST(oases_makespans) { CHECK_IS(oases_n_right_makespans(), ==, 12); }
 
 TEST(layouts_are_refused_in_words) {
     layout_cluster c = sp_a800(16);
-    layout_4d l = {1, 1, 16, 1, 1, 1};
+    memo_parallel_layout l = layout_of(1, 1, 16, 1, 1, 1);
     char text[128];
     const char* reason = layout_refusal(&sp_llama3_8b, &c, l, 1, text, sizeof text);
     CHECK(reason && strstr(reason, "key/value heads"));
