@@ -6,7 +6,7 @@
  *     clip-before     all layers clip by the norm of the step before
  *     overflow-skip   a loss scale: the trainer skips the update of a step that overflows
  *     overflow-flag   a loss scale: the update reads on the device that a gradient has overflowed
- *     tied            the first and the last layer share a table, which the trainer updates
+ *     tied            the part before the first layer and that behind the last share a table
  *     muon            the update has scratch
  *     moments8        moments of 8 bits: codes and scales
  *     bf16            weights in bf16 without masters, rounded at random
@@ -38,8 +38,9 @@
 #include "extras/memo_check.h"
 #include <stdio.h>
 
-enum { L = 6, T = 32, C = 16, N = 16, W = N * N, BLOCK = 64, V = 48, N_STEPS = 6, N_BATCHES = 2 };
+enum { L = 6, T = 32, C = 16, N = 16, W = N * N, BLOCK = 64, V = 16, N_STEPS = 6, N_BATCHES = 2 };
 enum { WEIGHTS, GRADS, MOMENTS, VARIANCES, SCALES_M, SCALES_V, N_STATES };
+enum { TABLE = 3, D_TABLE, M_TABLE }; /* of the tied table */
 static const memo_item acts[] = {MEMO_ITEM("inp", 4 * C, MEMO_MOVE)};
 static const memo_state momentum[] = {{"weights", 4 * W, MEMO_STATE_WEIGHTS, 0},
                                       {"grads", 4 * W, MEMO_STATE_GRADIENT, 0},
@@ -58,6 +59,15 @@ static const memo_state bf16[] = {{"weights", 2 * W, MEMO_STATE_WEIGHTS, 0},
                                   {"grads", 4 * W, MEMO_STATE_GRADIENT, 0},
                                   {"moments", 4 * W, MEMO_STATE_UPDATE, 0}};
 
+#define ENDS (MEMO_STATE_FIRST | MEMO_STATE_LAST)
+static const memo_state tied[] = {
+    {"weights", 4 * W, MEMO_STATE_WEIGHTS, 0},
+    {"grads", 4 * W, MEMO_STATE_GRADIENT, 0},
+    {"moments", 4 * W, MEMO_STATE_UPDATE, 0},
+    {"table", 4 * V* C, MEMO_STATE_WEIGHTS | MEMO_STATE_SHARED, ENDS}, /* one copy for both */
+    {"d_table", 4 * V* C, MEMO_STATE_GRADIENT | MEMO_STATE_SHARED, ENDS},
+    {"m_table", 4 * V* C, MEMO_STATE_UPDATE | MEMO_STATE_SHARED, ENDS}};
+
 /* What the update of a step needs: it comes with the micro-batches of the step, or behind them. */
 typedef struct of_step {
     int32_t step; /* from 1 on */
@@ -69,8 +79,6 @@ static struct own {
     of_step now;
     int32_t batch_number;
     float squares[L], overflows[L]; /* of each layer's gradients; the last backward writes them */
-    float table[V * C], d_table[V * C]; /* of the tied table */
-    float m_table[V * C];
 } own;
 static float x[T * C], dx[T * C]; /* between layers, (T, C) */
 static float scratch[4][W];       /* of one update at a time; its bytes are not in the budget */
@@ -114,9 +122,9 @@ static float* row_of(float* table, int r) { return table + (r * 7 + own.batch_nu
 static void forward(void* user, memo_session* session, int32_t l) {
     float* inp = memo_session_get_address(session, l, 0);
     const float* w = weights_of(session, l);
+    float* table = now == TIED && l == 0 ? STATE(MEMO_LAYER_FIRST, TABLE) : NULL;
     for (int i = 0; i < T * C && l == 0; i++)
-        x[i] = now == TIED ? row_of(own.table, i / C)[i % C]
-                           : sinf(0.3f * (float)(i + own.batch_number));
+        x[i] = table ? row_of(table, i / C)[i % C] : sinf(0.3f * (float)(i + own.batch_number));
     memcpy(inp, x, sizeof x);
     for (int i = 0; i < T * C; i++) x[i] += tanhf(inp[i] * w[i % W]);
     (void)user;
@@ -133,16 +141,18 @@ static void measure(const float* g, int32_t l) {
 }
 
 static void between(void* user, memo_session* session) {
+    float *table = now == TIED ? STATE(L, TABLE) : NULL, *d_table = table;
     int overflows = 0;
+    if (table) d_table = STATE(L, D_TABLE);                        /* zero when a step begins */
     for (int l = 0; l < L; l++) overflows += own.overflows[l] > 0; /* in the step before */
     if (now == OVERFLOW_FLAG && overflows && own.batch_number % N_BATCHES == 0)
         own.now.loss_scale /= 16;
     for (int i = 0; i < T * C; i++) {
         dx[i] = x[i] * own.now.loss_scale;
-        if (now == TIED) dx[i] -= row_of(own.table, T - 1 - i / C)[i % C];
-        if (now == TIED) row_of(own.d_table, T - 1 - i / C)[i % C] -= dx[i];
+        if (table) dx[i] -= row_of(table, T - 1 - i / C)[i % C];
+        if (table) row_of(d_table, T - 1 - i / C)[i % C] -= dx[i];
     }
-    (void)user, (void)session;
+    (void)user;
 }
 
 static void backward(void* user, memo_session* session, int32_t l) {
@@ -154,7 +164,7 @@ static void backward(void* user, memo_session* session, int32_t l) {
         dx[i] = d + d * (1 - y * y) * w[i % W];
     }
     for (int i = 0; i < T * C && l == 0 && now == TIED; i++)
-        row_of(own.d_table, i / C)[i % C] += dx[i];
+        row_of(STATE(MEMO_LAYER_FIRST, D_TABLE), i / C)[i % C] += dx[i];
     if (!memo_session_get_batch(session).more_follow) measure(g, l);
     (void)user;
 }
@@ -164,9 +174,8 @@ static void backward(void* user, memo_session* session, int32_t l) {
 /* The largest norm is 1. */
 static float clip_of(float square) { return square > 1 ? 1 / sqrtf(square) : 1; }
 
-static void add_momentum(memo_session* session, int32_t l, const float* d, float rate) {
-    float *w = STATE(l, WEIGHTS), *m = STATE(l, MOMENTS);
-    for (int i = 0; i < W; i++) {
+static void add_momentum(float* w, float* m, const float* d, int n, float rate) {
+    for (int i = 0; i < n; i++) {
         m[i] = 0.9f * m[i] + d[i];
         w[i] -= rate * m[i];
     }
@@ -252,8 +261,10 @@ static void update(void* user, memo_session* session, int32_t l) {
     const float* g = STATE(l, GRADS);
     float *d = scratch[0], *m = scratch[1], *v = scratch[2], square = 0;
     of_step of;
-    if (!g) return; /* the layers before the first and behind the last have no states */
     memcpy(&of, memo_session_get_batch(session).values, sizeof of);
+    if (now == TIED && STATE(l, TABLE)) /* the lower of both parts; when both have added */
+        add_momentum(STATE(l, TABLE), STATE(l, M_TABLE), STATE(l, D_TABLE), V * C, of.rate);
+    if (!g) return; /* the parts before the first layer and behind the last have no others */
     if (now == OVERFLOW_FLAG)
         of.loss_scale = own.now.loss_scale; /* `between` lowers it, on the device */
     for (int k = 0; k < L && now == OVERFLOW_FLAG; k++)
@@ -275,7 +286,7 @@ static void update(void* user, memo_session* session, int32_t l) {
         pack(m, (int8_t*)STATE(l, MOMENTS), STATE(l, SCALES_M));
         pack(v, (int8_t*)STATE(l, VARIANCES), STATE(l, SCALES_V));
         break;
-    default: add_momentum(session, l, d, of.rate);
+    default: add_momentum(STATE(l, WEIGHTS), STATE(l, MOMENTS), d, W, of.rate);
     }
     (void)user;
 }
@@ -300,11 +311,6 @@ static memo_status end_step(memo_session* session, memo_error* error) {
         status = memo_session_set_update_values(session, &of, sizeof of, error);
     }
     if (!status) status = memo_session_update(session, error);
-    for (int i = 0; i < V * C && now == TIED && !status; i++) { /* as the layers have it */
-        own.m_table[i] = 0.9f * own.m_table[i] + own.d_table[i];
-        own.table[i] -= own.now.rate * own.m_table[i];
-        own.d_table[i] = 0;
-    }
     return status;
 }
 
@@ -327,18 +333,18 @@ static memo_status train_step(void* user, memo_session* session, memo_error* err
 /* A checkpoint: all states but gradients.  Updates that are deferred run first. */
 typedef struct checkpoint {
     struct own own;
-    char states[L][N_STATES][4 * W];
+    char states[L + 1][N_STATES][4 * W]; /* of FIRST, then of the layers */
 } checkpoint;
 static memo_status copy_states(memo_session* session, const memo_session_desc* desc, checkpoint* c,
                                int reads, memo_error* error) {
     memo_status status = MEMO_STATUS_OK;
-    for (int l = 0; l < L; l++)
+    for (int l = MEMO_LAYER_FIRST; l < L; l++)
         for (int i = 0; i < desc->n_states && !status; i++) {
             const int64_t n_bytes = desc->states[i].size_bytes;
-            if (desc->states[i].uses == MEMO_STATE_GRADIENT) continue;
-            status =
-                reads ? memo_session_read_state(session, l, i, 0, c->states[l][i], n_bytes, error)
-                      : memo_session_write_state(session, l, i, 0, c->states[l][i], n_bytes, error);
+            char* bytes = c->states[l + 1][i];
+            if (desc->states[i].uses & MEMO_STATE_GRADIENT) continue;
+            status = reads ? memo_session_read_state(session, l, i, 0, bytes, n_bytes, error)
+                           : memo_session_write_state(session, l, i, 0, bytes, n_bytes, error);
         }
     if (reads) c->own = own;
     if (!reads) own = c->own;
@@ -352,6 +358,7 @@ static memo_session_desc make_desc(int32_t may) {
     if (now == ADAM) desc.states = adam, desc.n_states = 4;
     if (now == MOMENTS8) desc.states = adam8, desc.n_states = 6;
     if (now == BF16) desc.states = bf16;
+    if (now == TIED) desc.states = tied, desc.n_states = 6;
     desc.n_layers = L, desc.n_rows = T, desc.micro_batches = N_BATCHES;
     desc.forward = forward, desc.between = between, desc.backward = backward, desc.update = update;
     desc.update_may = may;
@@ -364,14 +371,17 @@ static void start(checkpoint* c) {
     memset(c, 0, sizeof *c);
     c->own.now.clip = c->own.now.loss_scale = 1;
     if (now == OVERFLOW_SKIP || now == OVERFLOW_FLAG) c->own.now.loss_scale = 1 << 14;
-    for (int i = 0; i < V * C; i++) c->own.table[i] = sinf(0.7f * (float)i);
+    for (int i = 0; i < V * C && now == TIED; i++) {
+        const float t = sinf(0.7f * (float)i);
+        memcpy(c->states[0][TABLE] + 4 * i, &t, sizeof t);
+    }
     for (int i = 0; i < L * W; i++) {
         const float w = 0.2f + 0.1f * cosf((float)(i % W + i / W));
         const uint16_t half = half_of(w, 0);
         if (now == BF16)
-            memcpy(c->states[i / W][WEIGHTS] + 2 * (i % W), &half, sizeof half);
+            memcpy(c->states[1 + i / W][WEIGHTS] + 2 * (i % W), &half, sizeof half);
         else
-            memcpy(c->states[i / W][WEIGHTS] + 4 * (i % W), &w, sizeof w);
+            memcpy(c->states[1 + i / W][WEIGHTS] + 4 * (i % W), &w, sizeof w);
     }
 }
 
