@@ -10821,6 +10821,7 @@ typedef struct memoi_planner {
     const memo_profile* profile; /* of each shape; NULL: times are guesses */
     memoi_rows_effort effort;    /* less than the whole: the plan must fit, no more */
     const memo_step_plan* open;  /* whose states stay where they are; NULL: none do */
+    double best_s;               /* a step of the best plan of other slices and groups; 0: none */
 
     /* What follows from the desc that is planned. */
     memo_session* session;     /* not open: what ranks agree on, the shapes, and their stages */
@@ -11229,7 +11230,8 @@ MEMOI void memoi_stage_choose(memoi_planner* p) {
  * nothing of addresses, and of how a search for rows goes.
  *
  * One search ranks *choices*, each once, by a short search for rows that begins with the best rows
- * so far.  A whole search plans the best choice, which its rank bounds from above.
+ * so far.  A whole search plans the best choice, which its rank bounds from above.  There is none
+ * for slices or groups whose best rank is far behind the plan of others.
  *
  * 1. Without times the first plan that fits is the last. */
 
@@ -11238,7 +11240,8 @@ MEMOI int64_t memoi_session_n_states(const memo_session* s) {
     return (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
 }
 
-#define MEMOI_CHOICE_GAIN 1e-4 /* the least share of a step that another choice saves */
+#define MEMOI_CHOICE_GAIN   1e-4  /* the least share of a step that another choice saves */
+#define MEMOI_CHOICE_BEHIND 0.125 /* more than a whole search shortens a rank */
 
 /* What leaves the device, and when and where the update runs. */
 typedef struct memoi_choice {
@@ -11394,6 +11397,12 @@ MEMOI void memoi_planner_try_moments(const memoi_planner* p, memoi_choices* f, m
     }
 }
 
+/* 1: a plan of other slices or groups takes less, by more than a whole search shortens a rank. */
+MEMOI int memoi_planner_is_behind(const memoi_planner* p, const memoi_choices* f) {
+    return p->best_s > 0 && f->best_s > p->best_s * (1 + MEMOI_CHOICE_BEHIND) &&
+           p->session->desc.policy == MEMO_POLICY_MEMO;
+}
+
 /* Ranks choices of the update on the device.  Streams more states than fit, if their copies cost
  * less than the memory saves: an eighth of all more at a time, the fewest that fit, then finer
  * beside the best.  Then come other moments, and more states in a file, which leave host memory to
@@ -11412,7 +11421,7 @@ MEMOI void memoi_planner_try_device(const memoi_planner* p, memoi_choices* f, me
         c.n_streamed = lacks + (fits - lacks) / 2;
         *(memoi_planner_try(p, f, c) ? &fits : &lacks) = c.n_streamed;
     }
-    memoi_planner_try_around(p, f, stride / 2);
+    if (!memoi_planner_is_behind(p, f)) memoi_planner_try_around(p, f, stride / 2);
     if (f->best_s >= HUGE_VAL) return;
 
     c = f->best;
@@ -11431,21 +11440,11 @@ MEMOI void memoi_planner_try_device(const memoi_planner* p, memoi_choices* f, me
 
 /* --- whole searches --- */
 
-/* Ends the stage of a choice by a whole search, with more states in a file if another memory lacks
- * bytes.  It becomes the best if it fits and its step is shorter; without times the first that fits
- * is the best. */
-MEMOI void memoi_planner_end(memoi_planner* p, memoi_choices* f, memoi_choice c) {
+/* A stage becomes the best if it fits and its step is shorter; without times the first that fits is
+ * the best. */
+MEMOI void memoi_planner_judge(memoi_planner* p, memoi_choices* f, memoi_choice c) {
     memo_step_plan* plan = p->session->part->plan;
-    const int64_t most = memoi_planner_most_spilled(p, &c);
-    double step_s;
-    memoi_stage_end(p);
-    if (!plan->fits && c.n_spilled < most && !memoi_is_over(p->peak_bytes, p->limit_bytes)) {
-        c.n_spilled++;
-        f->other_bytes = memoi_stage_other_bytes(p);
-        (void)memoi_planner_spill(p, f, &c);
-        memoi_stage_choose(p);
-    }
-    step_s = memoi_step_plan_s(plan);
+    const double step_s = memoi_step_plan_s(plan);
     f->is_current = plan->fits && step_s < f->planned_s * (1 - MEMOI_CHOICE_GAIN);
     if (!f->is_current) return;
     memo_swap_plan_destroy(f->times);
@@ -11454,20 +11453,49 @@ MEMOI void memoi_planner_end(memoi_planner* p, memoi_choices* f, memoi_choice c)
     f->planned = c;
     f->planned_s = step_s;
 }
+
+/* Ends the stage of a choice by a whole search, with more states in a file if another memory lacks
+ * bytes. */
+MEMOI void memoi_planner_end(memoi_planner* p, memoi_choices* f, memoi_choice c) {
+    memo_step_plan* plan = p->session->part->plan;
+    const int64_t most = memoi_planner_most_spilled(p, &c);
+    memoi_stage_end(p);
+    if (!plan->fits && c.n_spilled < most && !memoi_is_over(p->peak_bytes, p->limit_bytes)) {
+        c.n_spilled++;
+        f->other_bytes = memoi_stage_other_bytes(p);
+        (void)memoi_planner_spill(p, f, &c);
+        memoi_stage_choose(p);
+    }
+    memoi_planner_judge(p, f, c);
+}
 MEMOI void memoi_planner_plan(memoi_planner* p, memoi_choices* f, memoi_choice c) {
     memoi_planner_take(p, &c);
     memoi_stage_begin(p);
     memoi_planner_end(p, f, c);
 }
 
-/* Plans the best choice from its rows.  The most states with the same step, or a few more, may
- * leave room for other rows. */
+/* Plans the best choice with the rows of its rank. */
+MEMOI void memoi_planner_plan_rank(memoi_planner* p, memoi_choices* f) {
+    memo_step_plan* plan = p->session->part->plan;
+    memoi_planner_take(p, &f->best);
+    memoi_stage_forget_times(plan);
+    memcpy((int64_t*)(uintptr_t)plan->swap.rows, f->rows, /* the plan's own */
+           (size_t)memoi_session_n_cells(p->session) * sizeof *f->rows);
+    plan->swap.n_host_layers = 0;
+    memoi_stage_place(p, "a plan of rows");
+    if (plan->fits) memoi_stage_time(p);
+    memoi_planner_judge(p, f, f->best);
+}
+
+/* Plans the best choice from its rows.  Unless that leaves the step as it was ranked, the most
+ * states with the same step, or a few more, may leave room for other rows. */
 MEMOI void memoi_planner_plan_best(memoi_planner* p, memoi_choices* f) {
     memoi_choice c = f->best;
     p->start = f->rows;
     memoi_planner_plan(p, f, c);
     c.n_streamed = f->most;
-    if (f->most > f->best.n_streamed) memoi_planner_plan(p, f, c);
+    if (f->most > f->best.n_streamed && !(fabs(f->planned_s - f->best_s) <= 1e-9 * f->best_s))
+        memoi_planner_plan(p, f, c);
     for (int64_t more = 1; more <= 4 && f->most + more <= f->n_all && !c.is_on_host &&
                            f->planned_s > f->best_s * (1 + MEMOI_CHOICE_GAIN);
          more *= 2) {
@@ -11534,7 +11562,10 @@ MEMOI void memoi_planner_search(memoi_planner* p, memoi_choices* f, memoi_choice
         memcpy(f->rows, plan->swap.rows, (size_t)memoi_session_n_cells(s) * sizeof *f->rows);
         if (!c.is_on_host) memoi_planner_try_device(p, f, c);
         if (c.is_on_host || memoi_planner_ranks_host(p)) memoi_planner_try_moments(p, f, on_host);
-        if (f->best_s < HUGE_VAL) memoi_planner_plan_best(p, f);
+        if (f->best_s < HUGE_VAL && memoi_planner_is_behind(p, f))
+            memoi_planner_plan_rank(p, f);
+        else if (f->best_s < HUGE_VAL)
+            memoi_planner_plan_best(p, f);
     }
     if (f->planned_s >= HUGE_VAL && p->is_measured) memoi_planner_plan(p, f, c);
     if (f->planned_s >= HUGE_VAL && !c.is_on_host) memoi_planner_plan_fewest(p, f, c);
@@ -11575,12 +11606,14 @@ MEMOI void memoi_planner_choose(memoi_planner* p) {
     plan->times = f.times;
 }
 
-/* Names the limit of the chosen stage, if its rows were searched for. */
+/* Names the limit of the chosen stage, if its rows were searched for, and no plan of other slices
+ * or groups is as good. */
 MEMOI void memoi_planner_name_limit(const memoi_planner* p) {
     memo_session* s = p->session;
     const memo_step_plan* plan = s->part->plan;
     memoi_session_costs costs;
     if (s->failure.status || !plan->times || *plan->times->reason) return;
+    if (p->best_s > 0 && plan->times->step_s >= p->best_s) return;
     memoi_stage_cost_rows(p, &costs);
     memoi_keep(s, memoi_rows_name(&costs.desc, &costs.aim, plan->times, &s->call_error));
     memoi_session_settle(s);
@@ -11950,9 +11983,11 @@ MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
 }
 
 /* Takes a trial that is better than the plan by a thousandth, or the first; destroys the other. */
-MEMOI void memoi_step_plan_take_better(memo_step_plan** plan, memo_step_plan* trial) {
-    const int is_better =
-        !*plan || memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan);
+MEMOI void memoi_planner_take_better(memoi_planner* p, memo_step_plan** plan,
+                                     memo_step_plan* trial) {
+    const double step_s = memoi_step_plan_cost(trial);
+    const int is_better = !*plan || step_s < 0.999 * memoi_step_plan_cost(*plan);
+    if (memob_step_plan_fits(trial) && (p->best_s <= 0 || step_s < p->best_s)) p->best_s = step_s;
     memo_step_plan_destroy(is_better ? *plan : trial);
     if (is_better) *plan = trial;
 }
@@ -11994,7 +12029,7 @@ MEMOI memo_status memoi_planner_plan_sizes(memoi_planner* p, const memo_session_
             return status;
         }
         n_fit += memob_step_plan_fits(trial);
-        memoi_step_plan_take_better(plan, trial);
+        memoi_planner_take_better(p, plan, trial);
     }
     return MEMO_STATUS_OK;
 }
@@ -12006,23 +12041,23 @@ MEMOI memo_status memoi_planner_plan_sizes(memoi_planner* p, const memo_session_
 MEMOI memo_status memoi_planner_plan_groups(memoi_planner* p, const memo_session_desc* desc,
                                             memo_step_plan** plan, memo_error* error) {
     memo_session_desc own = *desc;
-    memo_status status;
+    memo_status status = MEMO_STATUS_OK;
     int64_t most = memob_min(desc->micro_batches, MEMO_GROUP_MAX);
+    *plan = NULL;
+    p->best_s = 0;
     if (desc->n_group != MEMO_GROUP_PLANNED) return memoi_planner_plan_sizes(p, desc, plan, error);
-    own.n_group = 1;
-    status = memoi_planner_plan_sizes(p, &own, plan, error);
     if (!p->profile || p->effort || desc->rows) most = 1; /* a table is of one micro-batch */
 
-    for (own.n_group = 2; !status && (*plan)->fits && own.n_group <= most; own.n_group++) {
-        const memo_swap_plan* times = (*plan)->times;
+    for (own.n_group = 1; !status && own.n_group <= memob_max(most, 1); own.n_group++) {
+        const memo_swap_plan* times = *plan ? (*plan)->times : NULL;
         memo_step_plan* trial = NULL;
-        if (!(*plan)->n_streamed) break;
+        if (*plan && !((*plan)->fits && (*plan)->n_streamed)) break;
         if (times && times->stall_s + times->recompute_s <= 0.001 * times->step_s) break;
         if (desc->micro_batches % own.n_group) continue;
         status = memoi_planner_plan_sizes(p, &own, &trial, error);
         if (status) break;
         if (!memob_step_plan_fits(trial)) most = 0; /* nor do larger groups */
-        memoi_step_plan_take_better(plan, trial);
+        memoi_planner_take_better(p, plan, trial);
     }
     return status;
 }

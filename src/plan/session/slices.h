@@ -30,9 +30,11 @@ MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
 }
 
 /* Takes a trial that is better than the plan by a thousandth, or the first; destroys the other. */
-MEMOI void memoi_step_plan_take_better(memo_step_plan** plan, memo_step_plan* trial) {
-    const int is_better =
-        !*plan || memoi_step_plan_cost(trial) < 0.999 * memoi_step_plan_cost(*plan);
+MEMOI void memoi_planner_take_better(memoi_planner* p, memo_step_plan** plan,
+                                     memo_step_plan* trial) {
+    const double step_s = memoi_step_plan_cost(trial);
+    const int is_better = !*plan || step_s < 0.999 * memoi_step_plan_cost(*plan);
+    if (memob_step_plan_fits(trial) && (p->best_s <= 0 || step_s < p->best_s)) p->best_s = step_s;
     memo_step_plan_destroy(is_better ? *plan : trial);
     if (is_better) *plan = trial;
 }
@@ -74,7 +76,7 @@ MEMOI memo_status memoi_planner_plan_sizes(memoi_planner* p, const memo_session_
             return status;
         }
         n_fit += memob_step_plan_fits(trial);
-        memoi_step_plan_take_better(plan, trial);
+        memoi_planner_take_better(p, plan, trial);
     }
     return MEMO_STATUS_OK;
 }
@@ -86,23 +88,23 @@ MEMOI memo_status memoi_planner_plan_sizes(memoi_planner* p, const memo_session_
 MEMOI memo_status memoi_planner_plan_groups(memoi_planner* p, const memo_session_desc* desc,
                                             memo_step_plan** plan, memo_error* error) {
     memo_session_desc own = *desc;
-    memo_status status;
+    memo_status status = MEMO_STATUS_OK;
     int64_t most = memob_min(desc->micro_batches, MEMO_GROUP_MAX);
+    *plan = NULL;
+    p->best_s = 0;
     if (desc->n_group != MEMO_GROUP_PLANNED) return memoi_planner_plan_sizes(p, desc, plan, error);
-    own.n_group = 1;
-    status = memoi_planner_plan_sizes(p, &own, plan, error);
     if (!p->profile || p->effort || desc->rows) most = 1; /* a table is of one micro-batch */
 
-    for (own.n_group = 2; !status && (*plan)->fits && own.n_group <= most; own.n_group++) {
-        const memo_swap_plan* times = (*plan)->times;
+    for (own.n_group = 1; !status && own.n_group <= memob_max(most, 1); own.n_group++) {
+        const memo_swap_plan* times = *plan ? (*plan)->times : NULL;
         memo_step_plan* trial = NULL;
-        if (!(*plan)->n_streamed) break;
+        if (*plan && !((*plan)->fits && (*plan)->n_streamed)) break;
         if (times && times->stall_s + times->recompute_s <= 0.001 * times->step_s) break;
         if (desc->micro_batches % own.n_group) continue;
         status = memoi_planner_plan_sizes(p, &own, &trial, error);
         if (status) break;
         if (!memob_step_plan_fits(trial)) most = 0; /* nor do larger groups */
-        memoi_step_plan_take_better(plan, trial);
+        memoi_planner_take_better(p, plan, trial);
     }
     return status;
 }

@@ -13,6 +13,7 @@ typedef struct memoi_planner {
     const memo_profile* profile; /* of each shape; NULL: times are guesses */
     memoi_rows_effort effort;    /* less than the whole: the plan must fit, no more */
     const memo_step_plan* open;  /* whose states stay where they are; NULL: none do */
+    double best_s;               /* a step of the best plan of other slices and groups; 0: none */
 
     /* What follows from the desc that is planned. */
     memo_session* session;     /* not open: what ranks agree on, the shapes, and their stages */
