@@ -282,7 +282,7 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
 }
 
 /* Loss and gradients of two micro-batches. */
-static void check_against_plain(gpt_config config, memo_policy policy, double alpha) {
+static MEMO_UNUSED void check_against_plain(gpt_config config, memo_policy policy, double alpha) {
     enum { N_MICRO_BATCHES = 2, STEP = 5 };
     const gpt_desc desc = gpt_test_desc(config, policy, alpha);
     const int64_t n = gpt_n_parameters(&config), n_rows = config.batch * config.sequence;

@@ -652,6 +652,7 @@ TEST(an_operation_is_rounded_once) {
     a->tile_rows = 8;
     a->n_outputs = M;
     a->n_inputs = K;
+    a->scale = 1;
     CHECK_OK(run.kernels.enqueue(run.kernels.context, stream, &op, &error));
     CHECK_OK(memo_stream_synchronize(run.host, stream, &error));
     for (int i = 0; i < N; i++)

@@ -11,6 +11,7 @@
 #include "gpt_test.h"
 #include "owned.h"
 #include "gpt_plain.h"
+#include "lora_test.h"
 
 /* The plain model's own gradients, of a sample of the parameters. */
 TEST(the_plain_gradients_match_central_differences) {
@@ -86,4 +87,51 @@ TEST(of_norms_of_heads) {
 TEST(of_several_attention_tiles) {
     check_against_plain(gpt_test_config(1, 8, 2, 2, GPT_ATTENTION_TILE + 9, 1, 32, 0),
                         MEMO_POLICY_SWAP, 0);
+}
+
+/* ---- adapters ----------------------------------------------------------------------------------- */
+
+TEST(of_adapters) {
+    const gpt_config config = gpt_test_config(2, 16, 4, 2, 13, 2, 4, 0.2);
+    check_adapters_against_plain(with_adapters(config, 3, 5, 0), MEMO_POLICY_KEEP, 0);
+    check_adapters_against_plain(with_adapters(with_biases(in_slices(config, 12)), 4, 2, 0),
+                                 MEMO_POLICY_ALPHA, 0.5);
+    check_adapters_against_plain(
+        with_adapters(with_head_norms(with_tied_tables(mlp_in_chunks(config, 8))), 1, 1, 0),
+        MEMO_POLICY_RECOMPUTE, 0);
+}
+
+/* The loss of the trainer itself, with one element of an adapter a little larger and smaller. */
+TEST(adapters_match_central_differences) {
+    const gpt_config config = with_adapters(gpt_test_config(2, 16, 4, 2, 13, 1, 8, 0.2), 3, 6, 0),
+                     base = gpt_base_config(&config);
+    own_memory double *frozen = lora_random(&base), *adapters = lora_random(&config);
+    own_frozen stored = lora_freeze(&base, frozen);
+    own_memory gpt_real* gradients =
+        (gpt_real*)allocate(gpt_n_parameters(&config), sizeof *gradients);
+    gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
+    own_run run = {0};
+    desc.frozen = &stored;
+    CHECK_OK(gpt_test_open(&desc, &run, &error));
+    if (!run.model) return;
+    lora_set(run.model, adapters);
+    (void)lora_loss(run.model, gradients);
+    for (int64_t t = 0; t < gpt_n_parameter_tensors(&config); t++) {
+        const gpt_parameter p = gpt_parameter_at(&config, t);
+        for (int trial = 0; trial < 4; trial++) {
+            const int64_t i = p.offset + memo_test_int(0, p.n - 1);
+            const double kept = adapters[i], step = 1e-5;
+            double losses[2];
+            for (int side = 0; side < 2; side++) {
+                adapters[i] = kept + (side ? step : -step);
+                lora_set(run.model, adapters);
+                losses[side] = lora_loss(run.model, NULL);
+            }
+            adapters[i] = kept;
+            const double difference = (losses[1] - losses[0]) / (2 * step);
+            CHECK_CASE(fabs(difference - gradients[i]) <= 1e-8 + 1e-6 * fabs(difference),
+                       "%s, element %d: gradient %.10g, difference %.10g", p.name,
+                       (int)(i - p.offset), gradients[i], difference);
+        }
+    }
 }

@@ -613,11 +613,28 @@ __global__ static void gpt_attention_dkv_kernel(gpt_attention_args a, gpt_kernel
     }
 }
 
+/* ---- rows that take turns -------------------------------------------------------------------- */
+
+__global__ static void gpt_spread_kernel(gpt_spread_args a, gpt_kernel_type type) {
+    WARPS_EACH_THREAD(i, a.n) {
+        const int64_t from = gpt_spread_from(&a, i);
+        gpt_store(a.wide, type, i, from < 0 ? 0 : gpt_load(a.narrow, type, from));
+    }
+}
+
+__global__ static void gpt_spread_backward_kernel(gpt_spread_args a) {
+    WARPS_EACH_THREAD(i, a.n) {
+        const int64_t from = gpt_spread_from(&a, i);
+        if (from >= 0) ((float*)a.narrow)[from] += ((const float*)a.wide)[i];
+    }
+}
+
 /* ---- matrix products ------------------------------------------------------------------------- */
 
-/* y = x W^T; dx = or += dy W; dW += dy^T x.  W is (outputs, inputs). */
+/* y = or += x W^T; dx = or += dy W; dW += dy^T x.  W is (outputs, inputs). */
 typedef enum gpt_gemm_kind {
     GPT_GEMM_FORWARD,
+    GPT_GEMM_FORWARD_ADDED,
     GPT_GEMM_INPUTS,
     GPT_GEMM_INPUTS_ADDED,
     GPT_GEMM_WEIGHTS
@@ -643,6 +660,8 @@ struct gpt_cuda_kernels {
     char* of_attention;
 };
 
+static int gpt_gemm_is_forward(gpt_gemm_kind kind) { return kind <= GPT_GEMM_FORWARD_ADDED; }
+
 static memo_status gpt_lt_check(cublasStatus_t code, const char* call, memo_error* error) {
     if (code == CUBLAS_STATUS_SUCCESS) return MEMO_STATUS_OK;
     return memo_error_set(error, MEMO_STATUS_DEVICE, "%s: %s", call, cublasLtGetStatusName(code));
@@ -655,7 +674,7 @@ typedef struct gpt_gemm_call {
     cublasLtMatrixLayoutOpaque_t a, b, d;
     const void *a_data, *b_data;
     void* d_data;
-    float beta;
+    float alpha, beta;
 } gpt_gemm_call;
 
 /* Rows of one product, so that each matrix of rows has fewer than GPT_CUDA_ELEMENTS elements. */
@@ -668,7 +687,7 @@ static int64_t gpt_most_rows(int64_t n_outputs, int64_t n_inputs) {
 static memo_status gpt_gemm_make(const gpt_cuda_kernels* c, const gpt_gemm_choice* of,
                                  gpt_gemm_call* g, memo_error* error) {
     const cudaDataType of_model = c->type == MEMO_TYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F;
-    const int is_weights = of->kind == GPT_GEMM_WEIGHTS, is_forward = of->kind == GPT_GEMM_FORWARD;
+    const int is_weights = of->kind == GPT_GEMM_WEIGHTS, is_forward = gpt_gemm_is_forward(of->kind);
     const cublasOperation_t on_a = is_forward ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t on_b = is_weights ? CUBLAS_OP_T : CUBLAS_OP_N;
     const int64_t b_columns = is_forward ? of->n_inputs : of->n_outputs;
@@ -684,7 +703,7 @@ static memo_status gpt_gemm_make(const gpt_cuda_kernels* c, const gpt_gemm_choic
                       (matrix, type, (uint64_t)columns, (uint64_t)rows, columns));
     };
     memset(g, 0, sizeof *g);
-    g->beta = of->kind == GPT_GEMM_INPUTS_ADDED || is_weights ? 1.0f : 0.0f;
+    g->beta = of->kind == GPT_GEMM_FORWARD || of->kind == GPT_GEMM_INPUTS ? 0.0f : 1.0f;
     if (GPT_LT(cublasLtMatmulDescInit, (&g->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F)) ||
         set(CUBLASLT_MATMUL_DESC_TRANSA, on_a) || set(CUBLASLT_MATMUL_DESC_TRANSB, on_b) ||
         lay(&g->a, of_model, of->n_inputs, a_rows) ||  /* the weight, or x */
@@ -698,8 +717,7 @@ static memo_status gpt_gemm_make(const gpt_cuda_kernels* c, const gpt_gemm_choic
 static memo_status gpt_gemm_run(gpt_cuda_kernels* c, gpt_gemm_call* g,
                                 const cublasLtMatmulAlgo_t* algo, memo_stream stream,
                                 memo_error* error) {
-    const float alpha = 1;
-    return GPT_LT(cublasLtMatmul, (c->lt, &g->desc, &alpha, g->a_data, &g->a, g->b_data, &g->b,
+    return GPT_LT(cublasLtMatmul, (c->lt, &g->desc, &g->alpha, g->a_data, &g->a, g->b_data, &g->b,
                                    &g->beta, g->d_data, &g->d, g->d_data, &g->d, algo, c->workspace,
                                    (size_t)GPT_CUDA_WORKSPACE, memo_cuda_stream(stream)));
 }
@@ -727,7 +745,7 @@ static int gpt_gemm_ask(gpt_cuda_kernels* c, gpt_gemm_call* g, const gpt_gemm_ch
     const uint64_t size = (uint64_t)memo_type_bytes(c->type);
     const uint32_t x = gpt_alignment((uint64_t)of->n_inputs * size),
                    y = gpt_alignment((uint64_t)of->n_outputs * size), w = of->weight_alignment;
-    const int is_forward = of->kind == GPT_GEMM_FORWARD, is_weights = of->kind == GPT_GEMM_WEIGHTS;
+    const int is_forward = gpt_gemm_is_forward(of->kind), is_weights = of->kind == GPT_GEMM_WEIGHTS;
     const uint32_t d = is_forward ? y : is_weights ? w : x;
     cublasLtMatmulHeuristicResult_t found[GPT_GEMM_ASKED];
     cublasLtMatmulPreferenceOpaque_t preference;
@@ -804,7 +822,7 @@ template <typename... Pointers> static bool gpt_is_wide(int64_t n_columns, Point
  * therefore the same algorithm and bits. */
 static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt_gemm_kind kind,
                                     const gpt_linear_args* a, memo_error* error) {
-    const int is_forward = kind == GPT_GEMM_FORWARD, is_weights = kind == GPT_GEMM_WEIGHTS;
+    const int is_forward = gpt_gemm_is_forward(kind), is_weights = kind == GPT_GEMM_WEIGHTS;
     const int64_t size = memo_type_bytes(c->type), n_rows = a->rows.end - a->rows.begin;
     const int64_t most = gpt_most_rows(a->n_outputs, a->n_inputs);
     const void* weight = is_weights ? a->dweight : a->weight;
@@ -817,6 +835,7 @@ static memo_status gpt_gemm_enqueue(gpt_cuda_kernels* c, memo_stream stream, gpt
         gpt_gemm_choice of = {kind, gpt_alignment((uintptr_t)weight), a->n_outputs, a->n_inputs, n,
                               {}};
         if (gpt_gemm_make(c, &of, &g, error)) return error->status;
+        g.alpha = (float)a->scale;
         g.a_data = is_weights ? (const void*)x : weight;
         g.b_data = is_forward ? x : y;
         g.d_data = is_forward   ? (void*)y
@@ -845,7 +864,7 @@ static memo_status gpt_cuda_elements(gpt_cuda_kernels* c, memo_stream stream,
 
 static memo_status gpt_cuda_linear_backward(gpt_cuda_kernels* c, memo_stream stream,
                                             const gpt_linear_args* a, memo_error* error) {
-    const gpt_gemm_kind inputs = a->is_first ? GPT_GEMM_INPUTS : GPT_GEMM_INPUTS_ADDED;
+    const gpt_gemm_kind inputs = a->adds ? GPT_GEMM_INPUTS_ADDED : GPT_GEMM_INPUTS;
     if (a->dx && gpt_gemm_enqueue(c, stream, inputs, a, error)) return error->status;
     return a->dweight ? gpt_gemm_enqueue(c, stream, GPT_GEMM_WEIGHTS, a, error) : MEMO_STATUS_OK;
 }
@@ -869,7 +888,7 @@ static memo_status gpt_cuda_norm(gpt_cuda_kernels* c, memo_stream stream, gpt_ki
         kind == GPT_KIND_NORM
             ? GPT_NORM_KERNEL(gpt_norm_kernel, is_wide, c->type, a->hidden)
             : GPT_NORM_KERNEL(gpt_norm_backward_kernel, is_wide, c->type, a->hidden);
-    if (kind == GPT_KIND_NORM_BACKWARD &&
+    if (kind == GPT_KIND_NORM_BACKWARD && a->dweight &&
         (GPT_LAUNCH_WIDE(is_wide, n_chunks * a->hidden, gpt_norm_sums_kernel, *a, c->type, sums,
                          n_chunks) ||
          GPT_LAUNCH(a->hidden, gpt_fold_kernel<float>, (float*)a->dweight, sums,
@@ -932,7 +951,9 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, const gpt
     if (!error) error = &unused;
 
     switch (op->kind) {
-    case GPT_KIND_LINEAR: return gpt_gemm_enqueue(c, stream, GPT_GEMM_FORWARD, &a.linear, error);
+    case GPT_KIND_LINEAR:
+        return gpt_gemm_enqueue(
+            c, stream, a.linear.adds ? GPT_GEMM_FORWARD_ADDED : GPT_GEMM_FORWARD, &a.linear, error);
     case GPT_KIND_LINEAR_BACKWARD: return gpt_cuda_linear_backward(c, stream, &a.linear, error);
     case GPT_KIND_NORM:
     case GPT_KIND_NORM_BACKWARD: return gpt_cuda_norm(c, stream, op->kind, &a.norm, error);
@@ -980,6 +1001,9 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, const gpt
     case GPT_KIND_ROPE_TABLE:
         return GPT_LAUNCH(a.rope_table.n_positions * a.rope_table.head_size / 2,
                           gpt_rope_table_kernel, a.rope_table);
+    case GPT_KIND_SPREAD: return GPT_LAUNCH(a.spread.n, gpt_spread_kernel, a.spread, c->type);
+    case GPT_KIND_SPREAD_BACKWARD:
+        return GPT_LAUNCH(a.spread.n, gpt_spread_backward_kernel, a.spread);
     case GPT_N_KINDS: break;
     }
     return gpt_invalid(error, "operation %d is unknown", (int)op->kind);

@@ -22,16 +22,16 @@ static void gpt_linear_rows(const void* pointer, int64_t begin, int64_t end) {
     const gpt_real* from = a->dx ? gpt_in(a->y, at * out) : gpt_in(a->x, at * in);
     gpt_real* to = a->dx ? gpt_out(a->dx, at * in) : gpt_out(a->y, at * out);
     const int64_t n_from = a->dx ? out : in, n_to = a->dx ? in : out;
-    const gpt_real old = a->dx && !a->is_first ? (gpt_real)1 : (gpt_real)0;
-    gpt_gemm(0, !a->dx, end - begin, n_to, n_from, 1, from, n_from, gpt_in(a->weight, 0), in, old,
-             to, n_to);
+    const gpt_real old = a->adds ? (gpt_real)1 : (gpt_real)0;
+    gpt_gemm(0, !a->dx, end - begin, n_to, n_from, (gpt_real)a->scale, from, n_from,
+             gpt_in(a->weight, 0), in, old, to, n_to);
 }
 /* Outputs [begin, end), of all rows. */
 static void gpt_linear_weights(const void* pointer, int64_t begin, int64_t end) {
     const gpt_linear_args* a = (const gpt_linear_args*)pointer;
     const int64_t in = a->n_inputs;
-    gpt_gemm(1, 0, end - begin, in, gpt_count(a->rows), 1, gpt_in(a->y, begin), a->n_outputs,
-             gpt_in(a->x, 0), in, 1, gpt_out(a->dweight, begin * in), in);
+    gpt_gemm(1, 0, end - begin, in, gpt_count(a->rows), (gpt_real)a->scale, gpt_in(a->y, begin),
+             a->n_outputs, gpt_in(a->x, 0), in, 1, gpt_out(a->dweight, begin * in), in);
 }
 static void gpt_linear_run(const gpt_linear_args* a) {
     if (a->dweight) gpt_over(gpt_linear_weights, a, 0, a->n_outputs, GPT_PIECE_OUTPUTS);
@@ -51,7 +51,7 @@ static void gpt_norm_rows(const void* pointer, int64_t begin, int64_t end) {
 
 static void gpt_norm_backward_run(const gpt_norm_args* a) {
     const gpt_real *weight = gpt_in(a->weight, 0), *rstds = gpt_in(a->rstd, 0);
-    gpt_real* dweight = gpt_out(a->dweight, 0);
+    gpt_real* dweight = a->dweight ? gpt_out(a->dweight, 0) : NULL;
     int64_t c;
     for (int64_t row = 0; row < gpt_count(a->rows); row++) {
         const gpt_real* x = gpt_in(a->x, row * a->hidden);
@@ -62,7 +62,7 @@ static void gpt_norm_backward_run(const gpt_norm_args* a) {
         for (int j = 0; c + j < a->hidden; j++) lanes[j] += dy[c + j] * weight[c + j] * x[c + j];
         shrink = gpt_sum_lanes(lanes) / (gpt_real)a->hidden * rstd * rstd * rstd;
         for (c = 0; c < a->hidden; c++) {
-            dweight[c] += dy[c] * x[c] * rstd;
+            if (dweight) dweight[c] += dy[c] * x[c] * rstd;
             dx[c] = (a->is_first ? 0 : dx[c]) + (dy[c] * weight[c] * rstd - x[c] * shrink);
         }
     }
@@ -213,6 +213,18 @@ static void gpt_rope_table_run(const gpt_rope_table_args* a) {
     }
 }
 
+/* ---- rows that take turns ---- */
+
+static void gpt_spread_run(const gpt_spread_args* a, int is_backward) {
+    for (int64_t i = 0; i < a->n; i++) {
+        const int64_t from = gpt_spread_from(a, i);
+        if (!is_backward)
+            *gpt_out(a->wide, i) = from < 0 ? 0 : *gpt_in(a->narrow, from);
+        else if (from >= 0)
+            *gpt_out(a->narrow, from) += *gpt_in(a->wide, i);
+    }
+}
+
 /* ---- storage in bf16 ---------------------------------------------------------------------------
  *
  * With type BF16 an operation widens its operands into scratch, computes in float as above, and
@@ -282,6 +294,10 @@ static void gpt_host_compute(const gpt_op* op) {
         gpt_over(gpt_initial_elements, &op->args, 0, op->args.initial.n, GPT_PIECE_ELEMENTS);
         break;
     case GPT_KIND_ROPE_TABLE: gpt_rope_table_run(&op->args.rope_table); break;
+    case GPT_KIND_SPREAD:
+    case GPT_KIND_SPREAD_BACKWARD:
+        gpt_spread_run(&op->args.spread, op->kind == GPT_KIND_SPREAD_BACKWARD);
+        break;
     case GPT_N_KINDS: break;
     }
 }

@@ -132,8 +132,8 @@ typedef struct gpt_update_values {
  * tiles lie at the same rows in every pass. */
 
 typedef enum gpt_kind {
-    GPT_KIND_LINEAR = 0,      /* gpt_linear_args: y = x W^T */
-    GPT_KIND_LINEAR_BACKWARD, /* dx = or += dy W; dW += dy^T x */
+    GPT_KIND_LINEAR = 0,      /* gpt_linear_args: y = or += scale x W^T */
+    GPT_KIND_LINEAR_BACKWARD, /* dx = or += scale dy W; dW += scale dy^T x */
     GPT_KIND_NORM,            /* gpt_norm_args: root mean square norm */
     GPT_KIND_NORM_BACKWARD,   /* sets or adds to dx, adds to the weight's gradient */
     GPT_KIND_DROPOUT,         /* gpt_elements_args: y = mask * x, or x + mask * z */
@@ -155,6 +155,8 @@ typedef enum gpt_kind {
     GPT_KIND_ADAMW,              /* gpt_adamw_args */
     GPT_KIND_INITIAL,            /* gpt_initial_args: initial values of a parameter */
     GPT_KIND_ROPE_TABLE,         /* gpt_rope_table_args: cosines and sines */
+    GPT_KIND_SPREAD,             /* gpt_spread_args: rows of wide = narrow, the others 0 */
+    GPT_KIND_SPREAD_BACKWARD,    /* narrow += these rows of wide */
     GPT_N_KINDS
 } gpt_kind;
 
@@ -165,10 +167,11 @@ typedef struct gpt_linear_args {
     const void* x;      /* (rows, inputs) */
     void* dx;           /* (rows, inputs); backward alone, as dweight; NULL: not computed */
     const void* weight; /* (outputs, inputs) */
-    void* dweight;      /* (outputs, inputs), sums */
+    void* dweight;      /* (outputs, inputs), sums; NULL: not computed */
     gpt_rows rows;
     int64_t tile_rows, n_outputs, n_inputs;
-    int32_t is_first; /* backward: dx is set, otherwise added to */
+    double scale;
+    int32_t adds; /* to y; in the backward to dx */
 } gpt_linear_args;
 
 typedef struct gpt_norm_args {
@@ -177,7 +180,7 @@ typedef struct gpt_norm_args {
     void* rstd; /* (rows), sums; NULL: not stored by the forward */
     void* dx;
     const void* weight;
-    void* dweight; /* (hidden), sums */
+    void* dweight; /* (hidden), sums; NULL: not computed */
     gpt_rows rows;
     int64_t hidden;
     double epsilon;   /* added to the mean of squares */
@@ -312,7 +315,8 @@ typedef struct gpt_initial_args {
     void* to;
     int64_t n, n_columns, stride, offset;
     uint64_t key;
-    double std, mean; /* of a normal distribution */
+    double std, mean;   /* of a normal distribution */
+    int32_t is_uniform; /* of a uniform one, between mean - sqrt(3) std and mean + sqrt(3) std */
 } gpt_initial_args;
 
 /* The frequency of pair j of a head: theta^(-2 j / head_size), then scaled.  LINEAR (Chen et al.
@@ -338,6 +342,20 @@ typedef struct gpt_rope_table_args {
     int64_t n_positions, sequence, head_size;
     gpt_rope_law law;
 } gpt_rope_table_args;
+
+/* Row i of narrow is row i * n_turns + turn of wide. */
+typedef struct gpt_spread_args {
+    void* wide;           /* (rows * n_turns, columns); backward: sums, only read */
+    void* narrow;         /* (rows, columns); forward: only read; backward: sums */
+    int64_t n, n_columns; /* n: elements of wide */
+    int32_t turn, n_turns;
+} gpt_spread_args;
+
+/* The element of narrow; -1: none. */
+GPT_INLINE int64_t gpt_spread_from(const gpt_spread_args* a, int64_t i) {
+    const int64_t row = i / a->n_columns;
+    return row % a->n_turns == a->turn ? row / a->n_turns * a->n_columns + i % a->n_columns : -1;
+}
 
 /* ---- an operation ----------------------------------------------------------------------------
  *
@@ -373,6 +391,7 @@ typedef struct gpt_op {
         gpt_adamw_args adamw;
         gpt_initial_args initial;
         gpt_rope_table_args rope_table;
+        gpt_spread_args spread;
     } args; /* of the kind */
 } gpt_op;
 

@@ -192,6 +192,8 @@ GPT_INLINE double gpt_normal(uint64_t key, uint64_t counter) {
 /* Element i of a parameter. */
 GPT_INLINE double gpt_initial_value(const gpt_initial_args* a, int64_t i) {
     const int64_t of_whole = a->offset + i / a->n_columns * a->stride + i % a->n_columns;
+    if (a->is_uniform)
+        return a->mean + a->std * sqrt(12.0) * (gpt_uniform(a->key, (uint64_t)of_whole) - 0.5);
     return a->std > 0 ? a->mean + a->std * gpt_normal(a->key, (uint64_t)of_whole) : a->mean;
 }
 

@@ -1,4 +1,4 @@
-#include "gpt/model/layout.h"
+#include "gpt/model/lora.h"
 #include "host_attention.h"
 
 static int gpt_is_rope(const gpt_rope_law* law) {
@@ -196,5 +196,6 @@ memo_status gpt_check_config(const gpt_config* config, memo_error* error) {
     if (!status) status = gpt_check_ranks(config, error);
     if (!status) status = gpt_check_tensor(config, error);
     if (!status) status = gpt_check_degrees(config, error);
+    if (!status) status = gpt_lora_check(config, error);
     return status ? status : gpt_check_slices(config, error);
 }

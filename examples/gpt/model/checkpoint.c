@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "gpt/model/enqueue.h"
+#include "gpt/model/lora.h"
 #include "gpt/model/parallel.h"
 
 enum { GPT_FILE_HEAD = 512 }; /* bytes */
@@ -43,19 +44,29 @@ int64_t gpt_checkpoint_bytes(const gpt_config* config) {
 
 /* A digest of what no option states: 0 without --model, or of a model that needs no more. */
 static int64_t gpt_file_architecture(const gpt_config* c) {
-    const double numbers[] = {
-        (double)gpt_head_size(c), (double)c->has_biases, (double)c->has_head_norms,
-        (double)c->is_tied,       gpt_norm_epsilon(c),   c->rope.theta > 0 ? c->rope.theta : 1e4,
-        (double)c->rope.kind,     c->rope.factor,        c->rope.low_factor,
-        c->rope.high_factor,      c->rope.original};
+    const double numbers[] = {(double)gpt_head_size(c),
+                              (double)c->has_biases,
+                              (double)c->has_head_norms,
+                              (double)c->is_tied,
+                              gpt_norm_epsilon(c),
+                              c->rope.theta > 0 ? c->rope.theta : 1e4,
+                              (double)c->rope.kind,
+                              c->rope.factor,
+                              c->rope.low_factor,
+                              c->rope.high_factor,
+                              c->rope.original,
+                              (double)c->lora.rank,
+                              c->lora.alpha,
+                              (double)gpt_lora_targets(&c->lora)};
     uint64_t digest = 0, bits;
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+    const size_t n = sizeof numbers / sizeof *numbers - (c->lora.rank ? 0 : 3);
+    for (size_t i = 0; i < n; i++) {
         memcpy(&bits, &numbers[i], sizeof bits);
         digest = gpt_mix(digest ^ bits);
     }
     const int is_plain = c->hidden == c->n_heads * gpt_head_size(c) && !c->has_biases &&
                          !c->has_head_norms && !c->is_tied && !(c->norm_epsilon > 0) &&
-                         !(c->rope.theta > 0) && !c->rope.kind;
+                         !(c->rope.theta > 0) && !c->rope.kind && !c->lora.rank;
     return is_plain ? 0 : (int64_t)(digest >> 1);
 }
 

@@ -39,26 +39,39 @@ int64_t* gpt_begins_of(void* batch, int64_t n_rows) {
 
 /* ---- parameters, gradients, optimizer: states of the session ------------------------------- */
 
-int64_t gpt_bucket_begin(const gpt_model* model, int64_t bucket) {
-    const gpt_layout* at = &model->layout;
+static const gpt_layout* gpt_layout_of(const gpt_model* model, int array) {
+    return array == GPT_FROZEN ? &model->base : &model->layout;
+}
+static int64_t gpt_begin_in(const gpt_model* model, const gpt_layout* at, int64_t bucket) {
     if (bucket == 0) return 0;
     if (bucket == gpt_n_buckets(&model->config)) return at->n;
     return at->at[GPT_W_NORM1] + (bucket - 1) * at->layer_stride;
 }
-int64_t gpt_bucket_of(const gpt_model* model, int64_t i) {
-    const int64_t in_layers = i - model->layout.at[GPT_W_NORM1];
+static int64_t gpt_bucket_in(const gpt_model* model, const gpt_layout* at, int64_t i) {
+    const int64_t in_layers = i - at->at[GPT_W_NORM1];
     if (in_layers < 0) return 0;
-    return gpt_min(in_layers / model->layout.layer_stride + 1, gpt_n_buckets(&model->config) - 1);
+    return gpt_min(in_layers / at->layer_stride + 1, gpt_n_buckets(&model->config) - 1);
+}
+int64_t gpt_bucket_begin(const gpt_model* model, int64_t bucket) {
+    return gpt_begin_in(model, &model->layout, bucket);
+}
+int64_t gpt_bucket_of(const gpt_model* model, int64_t i) {
+    return gpt_bucket_in(model, &model->layout, i);
+}
+gpt_rows gpt_base_bucket(const gpt_model* model, int64_t bucket) {
+    return gpt_rows_make(gpt_begin_in(model, &model->base, bucket),
+                         gpt_begin_in(model, &model->base, bucket + 1));
 }
 int64_t gpt_bucket_tensor(const gpt_model* model, int64_t bucket) {
+    const int64_t n_before = model->config.lora.rank ? 0 : 1; /* the embedding */
     return bucket == 0 ? 0
-                       : gpt_min(gpt_n_layer_tensors(&model->config) * (bucket - 1) + 1,
+                       : gpt_min(gpt_n_layer_tensors(&model->config) * (bucket - 1) + n_before,
                                  gpt_n_parameter_tensors(&model->config));
 }
 
 int64_t gpt_array_bytes(const gpt_model* model, int array, int64_t n) {
-    return array == GPT_WEIGHTS   ? gpt_n_bytes(model, n)
-           : array < GPT_MOMENTS1 ? gpt_sum_bytes(model, n)
+    return array == GPT_WEIGHTS || array == GPT_FROZEN ? gpt_n_bytes(model, n)
+           : array < GPT_MOMENTS1                      ? gpt_sum_bytes(model, n)
                                   : n * memo_type_bytes(gpt_state_type(&model->config));
 }
 gpt_rows gpt_part_at(const gpt_model* model, int64_t bucket, int64_t rank) {
@@ -67,6 +80,7 @@ gpt_rows gpt_part_at(const gpt_model* model, int64_t bucket, int64_t rank) {
     return gpt_rows_make(whole.begin + rank * n, whole.begin + (rank + 1) * n);
 }
 gpt_rows gpt_bucket_rows(const gpt_model* model, int array, int64_t bucket) {
+    if (array == GPT_FROZEN) return gpt_base_bucket(model, bucket);
     const int is_part =
         model->zero && array != GPT_WEIGHTS && (model->zero == 2 || array != GPT_GRADIENTS);
     return is_part ? gpt_part_at(model, bucket, model->share.rank)
@@ -83,7 +97,7 @@ static void* gpt_state_address(const gpt_model* model, int64_t bucket, int32_t s
 }
 
 char* gpt_address_at(const gpt_model* model, void* const* on_host, int array, int64_t i) {
-    const int64_t bucket = gpt_bucket_of(model, i);
+    const int64_t bucket = gpt_bucket_in(model, gpt_layout_of(model, array), i);
     const int32_t state = GPT_N_PLACES * array + gpt_bucket_place(model, bucket);
     if (model->measures) return NULL;
     if (gpt_is_in_table(model, array, bucket))
@@ -94,7 +108,7 @@ char* gpt_address_at(const gpt_model* model, void* const* on_host, int array, in
 }
 /* Where a tensor of a layer begins; layer 0 also for those of the model. */
 static int64_t gpt_begin_of(const gpt_model* model, int32_t layer, int w) {
-    return model->layout.at[w] + layer * model->layout.layer_stride;
+    return model->base.at[w] + layer * model->base.layer_stride;
 }
 
 void gpt_synchronize(gpt_model* model) {
@@ -121,10 +135,10 @@ void gpt_copy_array(gpt_model* model, int is_write, int array, gpt_rows rows, vo
     gpt_synchronize(model); /* tokens may be on their way */
     for (piece.begin = rows.begin; piece.begin < rows.end && !model->status;
          piece.begin = piece.end) {
-        const int64_t bucket = gpt_bucket_of(model, piece.begin);
+        const int64_t bucket = gpt_bucket_in(model, gpt_layout_of(model, array), piece.begin);
         const int32_t layer = (int32_t)bucket - 1;
         const int32_t state = GPT_N_PLACES * array + gpt_bucket_place(model, bucket);
-        piece.end = gpt_min(rows.end, gpt_bucket_begin(model, bucket + 1));
+        piece.end = gpt_min(rows.end, gpt_begin_in(model, gpt_layout_of(model, array), bucket + 1));
         const int64_t n_bytes = gpt_array_bytes(model, array, gpt_count(piece));
         const int64_t at = gpt_array_bytes(
             model, array, piece.begin - gpt_bucket_rows(model, array, bucket).begin);
@@ -302,29 +316,35 @@ static char* gpt_tied_gradient(const gpt_model* model) {
     return model->measures ? NULL : gpt_buffer_address(model, GPT_BUFFER_TABLE_GRADIENT);
 }
 void gpt_clear_tied(gpt_model* model) {
-    if (model->config.is_tied)
+    if (model->config.is_tied && !model->config.lora.rank)
         gpt_clear(model, gpt_tied_gradient(model), gpt_sum_bytes(model, gpt_table_elements(model)));
 }
 void gpt_add_tied(gpt_model* model) {
     const int64_t n = gpt_table_elements(model);
     const memo_type type = gpt_sum_type(model->config.type);
-    if (!model->config.is_tied) return;
+    if (!model->config.is_tied || model->config.lora.rank) return;
     gpt_add(model, gpt_gradient(model, 0), type, gpt_tied_gradient(model), type, n);
     gpt_clear_tied(model);
 }
 
-/* Operands: n elements of a weight of a layer, and the sums of their gradients. */
+static char* gpt_base_weight(const gpt_model* model, int32_t layer, int w) {
+    return gpt_address(model, gpt_base_array(model), gpt_begin_of(model, layer, w));
+}
+static char* gpt_base_gradient(const gpt_model* model, int32_t layer, int w) {
+    return w == GPT_W_CLASSIFIER && model->config.is_tied
+               ? gpt_tied_gradient(model)
+               : gpt_gradient(model, gpt_begin_of(model, layer, w));
+}
+
+/* Operands: n elements of a weight of a layer, and the sums of their gradients, unless it is frozen. */
 static void gpt_use_weight(gpt_model* model, gpt_op* op, const void* place, int32_t layer, int w,
                            int64_t n) {
-    gpt_use(op, GPT_READ, place, gpt_weight(model, gpt_begin_of(model, layer, w)),
-            model->config.type, n);
+    gpt_use(op, GPT_READ, place, gpt_base_weight(model, layer, w), model->config.type, n);
 }
 static void gpt_use_gradient(gpt_model* model, gpt_op* op, const void* place, int32_t layer, int w,
                              int64_t n) {
-    const char* sums = w == GPT_W_CLASSIFIER && model->config.is_tied
-                           ? gpt_tied_gradient(model)
-                           : gpt_gradient(model, gpt_begin_of(model, layer, w));
-    gpt_use_sums(model, op, GPT_WRITTEN, place, sums, n);
+    if (!model->config.lora.rank)
+        gpt_use_sums(model, op, GPT_WRITTEN, place, gpt_base_gradient(model, layer, w), n);
 }
 
 /* ---- linear: y = x W^T ---------------------------------------------------------------------- */
@@ -336,41 +356,60 @@ static const char* const gpt_w_names[] = {"embedding",  "norm1",      "query",  
                                           "up",         "down",       "norm",       "logits"};
 MEMOB_TABLE_OF(GPT_N_W, gpt_w_names);
 
-static gpt_op gpt_linear_op(const gpt_model* model, gpt_kind kind, int w, gpt_rows rows,
-                            int64_t n_outputs, int64_t n_inputs) {
-    gpt_op op = gpt_op_make(gpt_w_names[w], kind);
+static gpt_op gpt_product_op(const gpt_model* model, const gpt_product* p, gpt_kind kind,
+                             gpt_rows rows, int64_t n_outputs, int64_t n_inputs) {
+    gpt_op op = gpt_op_make(p->name, kind);
     op.args.linear.rows = rows;
     op.args.linear.tile_rows = model->config.tile_rows;
     op.args.linear.n_outputs = n_outputs;
     op.args.linear.n_inputs = n_inputs;
+    op.args.linear.scale = p->scale;
+    op.args.linear.adds = p->adds;
     return op;
 }
 
-void gpt_linear(gpt_model* model, int32_t layer, int w, gpt_array y, gpt_array x, gpt_rows rows) {
-    gpt_op op = gpt_linear_op(model, GPT_KIND_LINEAR, w, rows, y.n_columns, x.n_columns);
+void gpt_multiply(gpt_model* model, const gpt_product* p, gpt_array y, gpt_array x, gpt_rows rows) {
+    gpt_op op = gpt_product_op(model, p, GPT_KIND_LINEAR, rows, y.n_columns, x.n_columns);
     gpt_linear_args* a = &op.args.linear;
-    gpt_use_rows(&op, GPT_WRITTEN, &a->y, y, rows);
+    gpt_use_rows(&op, p->adds ? GPT_READ | GPT_WRITTEN : GPT_WRITTEN, &a->y, y, rows);
     gpt_use_rows(&op, GPT_READ, &a->x, x, rows);
-    gpt_use_weight(model, &op, &a->weight, layer, w, y.n_columns * x.n_columns);
+    gpt_use(&op, GPT_READ, &a->weight, p->weight, model->config.type, y.n_columns * x.n_columns);
     gpt_launch(model, &op);
+}
+
+void gpt_multiply_back(gpt_model* model, const gpt_product* p, const gpt_array* dx, gpt_array dy,
+                       gpt_array x, gpt_rows rows) {
+    const int64_t n = dy.n_columns * x.n_columns;
+    gpt_op op = gpt_product_op(model, p, GPT_KIND_LINEAR_BACKWARD, rows, dy.n_columns, x.n_columns);
+    gpt_linear_args* a = &op.args.linear;
+    if (!dx && !p->dweight) return;
+    gpt_use_rows(&op, GPT_READ, &a->y, dy, rows);
+    if (dx) {
+        gpt_use_rows(&op, p->adds ? GPT_READ | GPT_WRITTEN : GPT_WRITTEN, &a->dx, *dx, rows);
+        gpt_use(&op, GPT_READ, &a->weight, p->weight, model->config.type, n);
+    }
+    if (p->dweight) {
+        gpt_use_rows(&op, GPT_READ, &a->x, x, rows);
+        gpt_use_sums(model, &op, GPT_WRITTEN, &a->dweight, p->dweight, n);
+    }
+    gpt_launch(model, &op);
+}
+
+void gpt_linear(gpt_model* model, int32_t layer, int w, gpt_array y, gpt_array x, gpt_rows rows) {
+    const gpt_product p = {gpt_w_names[w], gpt_base_weight(model, layer, w), NULL, 1, 0};
+    gpt_multiply(model, &p, y, x, rows);
+    gpt_lora_forward(model, layer, w, y, x, rows);
 }
 
 void gpt_linear_back(gpt_model* model, int32_t layer, int w, gpt_array dx, gpt_array dy,
                      gpt_array x, int is_first, gpt_rows rows) {
-    const int64_t n = dy.n_columns * x.n_columns;
-    gpt_op op = gpt_linear_op(model, GPT_KIND_LINEAR_BACKWARD, w, rows, dy.n_columns, x.n_columns);
-    gpt_linear_args* a = &op.args.linear;
-    a->is_first = is_first;
-    gpt_use_rows(&op, GPT_READ, &a->y, dy, rows);
-    if (model->pass != GPT_PASS_WEIGHTS) {
-        gpt_use_rows(&op, is_first ? GPT_WRITTEN : GPT_READ | GPT_WRITTEN, &a->dx, dx, rows);
-        gpt_use_weight(model, &op, &a->weight, layer, w, n);
-    }
-    if (model->pass != GPT_PASS_INPUTS) {
-        gpt_use_rows(&op, GPT_READ, &a->x, x, rows);
-        gpt_use_gradient(model, &op, &a->dweight, layer, w, n);
-    }
-    gpt_launch(model, &op);
+    const int is_frozen = model->config.lora.rank > 0;
+    gpt_product p = {gpt_w_names[w], NULL, NULL, 1, !is_first};
+    if (model->pass != GPT_PASS_WEIGHTS) p.weight = gpt_base_weight(model, layer, w);
+    if (model->pass != GPT_PASS_INPUTS && !is_frozen)
+        p.dweight = gpt_base_gradient(model, layer, w);
+    gpt_multiply_back(model, &p, model->pass == GPT_PASS_WEIGHTS ? NULL : &dx, dy, x, rows);
+    gpt_lora_backward(model, layer, w, dx, dy, x, rows);
 }
 
 /* ---- norm ------------------------------------------------------------------------------------ */
@@ -424,6 +463,7 @@ void gpt_head_norm(gpt_model* model, int32_t layer, int w, const gpt_array* dx, 
 }
 
 void gpt_bias(gpt_model* model, int32_t layer, int w, int is_backward, gpt_array y, gpt_rows rows) {
+    if (is_backward && model->config.lora.rank) return; /* it is frozen */
     gpt_op op = gpt_op_make(gpt_w_names[w], is_backward ? GPT_KIND_BIAS_BACKWARD : GPT_KIND_BIAS);
     gpt_bias_args* a = &op.args.bias;
     a->rows = rows;
@@ -817,6 +857,7 @@ static gpt_op gpt_tokens_op(const char* name, gpt_kind kind, int uses, gpt_array
 }
 
 void gpt_embedding(gpt_model* model, int is_backward, gpt_array x) {
+    if (is_backward && model->config.lora.rank) return; /* it is frozen */
     const int64_t n = gpt_vocabulary(&model->config) * x.n_columns;
     gpt_op op =
         gpt_tokens_op("embedding", is_backward ? GPT_KIND_EMBEDDING_BACKWARD : GPT_KIND_EMBEDDING,

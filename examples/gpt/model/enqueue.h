@@ -30,6 +30,7 @@ typedef enum gpt_buffer {
     GPT_BUFFER_SCRATCH,        /* of kernels */
     GPT_BUFFER_PARTIAL,        /* sums over tensor ranks */
     GPT_BUFFER_SEQUENCE,       /* attention over ranks */
+    GPT_BUFFER_ADAPTER,        /* of lora.c */
     GPT_BUFFER_BATCH,          /* of a micro-batch */
     GPT_BUFFER_FORWARD,        /* work memory of a slice */
     GPT_BUFFER_CLASSIFIER,
@@ -52,7 +53,7 @@ typedef struct gpt_memory {
 enum { GPT_MAX_LEVELS = 8 }; /* degrees of 1 to 128 */
 enum { GPT_N_PLACES = 3 };   /* kinds of buckets: the embedding, a layer, the classifier */
 
-/* Arrays with an element for each parameter.  A bucket of an array is a state: the embedding, a
+/* Arrays with an element for each parameter, or for each frozen weight.  A bucket of an array is a state: the embedding, a
  * layer, or final norm with classifier.  Buckets are also the units of sums over ranks and of ZeRO,
  * by which a rank has a part of each bucket. */
 enum {
@@ -61,6 +62,7 @@ enum {
     GPT_GRADIENTS,
     GPT_MOMENTS1, /* of gpt_state_type */
     GPT_MOMENTS2,
+    GPT_FROZEN, /* of config.type: the weights that adapters are added to; none without adapters */
     GPT_N_ARRAYS
 };
 enum { GPT_N_STATES = GPT_N_ARRAYS * GPT_N_PLACES };
@@ -97,7 +99,8 @@ typedef struct gpt_handed_update {
 
 struct gpt_model {
     gpt_config config;
-    gpt_layout layout;
+    gpt_layout layout, base; /* of the parameters; of the weights of a model without adapters */
+    const struct gpt_stored* frozen; /* their files; NULL: no adapters */
     gpt_share share;
     memo_comm* gradient;           /* over gpt_n_ranks ranks; NULL: one rank */
     memo_stream sums;              /* of gradients over these and tensor ranks; NULL: one rank */
@@ -253,13 +256,19 @@ static inline int gpt_bucket_place(const gpt_model* model, int64_t bucket) {
 }
 int64_t gpt_bucket_begin(const gpt_model* model, int64_t bucket);
 
+/* The array of the weights of a model without adapters, and what it has of a bucket. */
+static inline int gpt_base_array(const gpt_model* model) {
+    return model->config.lora.rank ? GPT_FROZEN : GPT_WEIGHTS;
+}
+gpt_rows gpt_base_bucket(const gpt_model* model, int64_t bucket);
+
 /* A tied table is no state, because first and last layer read it: it lies in a buffer, and its
  * gradient, masters and moments are states of the embedding. */
 static inline int gpt_is_in_table(const gpt_model* model, int array, int64_t bucket) {
-    return model->config.is_tied && array == GPT_WEIGHTS && bucket == 0;
+    return model->config.is_tied && array == gpt_base_array(model) && bucket == 0;
 }
 static inline int64_t gpt_table_elements(const gpt_model* model) {
-    return model->layout.at[GPT_W_NORM1]; /* of the whole bucket */
+    return model->base.at[GPT_W_NORM1]; /* of the whole bucket */
 }
 /* The gradient of a tied classifier: is zero at the begin of a step; is added to that of the
  * embedding in the first layer's last backward, so that groups add in the same order. */
@@ -292,7 +301,7 @@ static inline char* gpt_offset(const void* address, int64_t n_bytes) {
     return address ? (char*)(uintptr_t)address + n_bytes : NULL;
 }
 
-/* Where parameter i lies in an array: in on_host, states of the parameter's layer on the host; NULL:
+/* Where parameter i, or frozen weight i, lies in an array: in on_host, states of the parameter's layer on the host; NULL:
  * on the device, while the layer is open. */
 char* gpt_address_at(const gpt_model* model, void* const* on_host, int array, int64_t i);
 static inline char* gpt_address(const gpt_model* model, int array, int64_t i) {
@@ -309,7 +318,7 @@ static inline int gpt_full_weights(const gpt_model* model) {
 
 void gpt_synchronize(gpt_model* model);
 
-/* Copies parameters [rows) of an array to memory of the caller, or from there, between two steps.
+/* Copies elements [rows) of an array to memory of the caller, or from there, between two steps.
  * This rank has them. */
 void gpt_copy_array(gpt_model* model, int is_write, int array, gpt_rows rows, void* host);
 
@@ -376,9 +385,34 @@ char* gpt_gradient(const gpt_model* model, int64_t i);
 
 /* ---- linear: y = x W^T ---------------------------------------------------------------------- */
 
+/* y = or += scale x W^T; backward: dx = or += scale dy W, dW += scale dy^T x. */
+typedef struct gpt_product {
+    const char* name;
+    const char* weight; /* (outputs, inputs) */
+    char* dweight;      /* of the backward; NULL: not computed */
+    double scale;
+    int32_t adds;
+} gpt_product;
+void gpt_multiply(gpt_model* model, const gpt_product* p, gpt_array y, gpt_array x, gpt_rows rows);
+/* dx NULL: not computed. */
+void gpt_multiply_back(gpt_model* model, const gpt_product* p, const gpt_array* dx, gpt_array dy,
+                       gpt_array x, gpt_rows rows);
+
+/* With a weight of a layer, and its adapters: y is set, dx is set or added to. */
+
 void gpt_linear(gpt_model* model, int32_t layer, int w, gpt_array y, gpt_array x, gpt_rows rows);
 void gpt_linear_back(gpt_model* model, int32_t layer, int w, gpt_array dx, gpt_array dy,
                      gpt_array x, int is_first, gpt_rows rows);
+
+/* ---- adapters: lora.c ------------------------------------------------------------------------- */
+
+int64_t gpt_lora_bytes(const gpt_model* model); /* of GPT_BUFFER_ADAPTER */
+
+/* What the adapters of a product add to y; to dx and their gradients.  Nothing without adapters. */
+void gpt_lora_forward(gpt_model* model, int32_t layer, int w, gpt_array y, gpt_array x,
+                      gpt_rows rows);
+void gpt_lora_backward(gpt_model* model, int32_t layer, int w, gpt_array dx, gpt_array dy,
+                       gpt_array x, gpt_rows rows);
 
 /* ---- norm ------------------------------------------------------------------------------------ */
 

@@ -41,6 +41,14 @@
 
 typedef enum gpt_mlp { GPT_MLP_GELU = 0, GPT_MLP_SWIGLU, GPT_N_MLPS } gpt_mlp;
 
+/* Adapters (LoRA, Hu et al. 2021): a product is x W^T + alpha / rank (x A^T) B^T.  W and all other
+ * weights of the model are frozen; A (rank, inputs) and B (outputs, rank) train.  lora.h. */
+typedef struct gpt_lora {
+    int32_t rank; /* 0: no adapters, and all weights train */
+    double alpha;
+    uint32_t targets; /* bit i: products i of lora.h have adapters; 0: all */
+} gpt_lora;
+
 typedef struct gpt_config {
     int32_t n_layers, hidden;
     int32_t n_heads, n_kv_heads; /* n_heads % n_kv_heads = 0 */
@@ -54,7 +62,8 @@ typedef struct gpt_config {
     int32_t has_biases, has_head_norms, is_tied;
     double norm_epsilon; /* of all norms; 0: 1e-5 */
     gpt_rope_law rope;   /* 0: theta 10000 */
-    int64_t tile_rows;   /* rows of a GEMM; swapped and recomputed rows meet between tiles */
+    gpt_lora lora;
+    int64_t tile_rows; /* rows of a GEMM; swapped and recomputed rows meet between tiles */
     /* Rows of the MLP at a time, rounded up to tiles.  Its tensors are then not skeletal: the
      * backward recomputes them chunk by chunk, under every policy, and they take the memory of one
      * chunk.  Losses have the same bits for every size, with the same weights; gradients match up
@@ -118,6 +127,9 @@ typedef struct gpt_desc {
     const gpt_kernels* kernels;
     const memo_device* device;
     const memo_mesh* mesh; /* required for several ranks, with their degrees; unused by gpt_plan */
+    /* Required with adapters: the frozen weights, in their files.  They must outlive the model, and
+     * gpt_check_weights has accepted them.  Unused by gpt_plan. */
+    const struct gpt_stored* frozen;
     /* Micro-batches of a step; 0: 1.  The sums of gradients over ranks run behind the backward of
      * the last one.  Up to GPT_STAGED_MAX micro-batches are enqueued without a wait. */
     int64_t n_micro_batches;
@@ -147,12 +159,13 @@ int64_t gpt_staging_bytes(const gpt_config* config, int64_t n_micro_batches);
 /* Returns the rows of a micro-batch on one rank: tokens, padding included. */
 int64_t gpt_n_rows(const gpt_config* config);
 
-/* Returns the length of the flat array of parameters.  Each tensor begins at a multiple of 16.
- * Each bucket (embedding, a layer, final norm with classifier) splits evenly among the ranks. */
+/* Returns the length of the flat array of parameters: of all weights that train, with adapters
+ * these alone.  Each tensor begins at a multiple of 16.  Each bucket (embedding, a layer, final norm
+ * with classifier) splits evenly among the ranks. */
 int64_t gpt_n_parameters(const gpt_config* config);
 
 /* The tensors in that array: 0 is the embedding; those of each layer follow, 8 or more, then final
- * norm and, unless it is tied, classifier. */
+ * norm and, unless it is tied, classifier.  Of adapters: A and B of each product, layer by layer. */
 typedef struct gpt_parameter {
     const char* name;
     int32_t w, layer;  /* of layout.h: the kind of tensor; 0 if it is of no layer */
@@ -162,8 +175,9 @@ typedef struct gpt_parameter {
     int64_t step;              /* from a rank's first element to the next rank's */
     int32_t degree;            /* ranks that split it, side by side; 1: each has a copy */
     double initial_std, initial_mean;
-    int32_t decays;  /* 0: no weight decay: weights of norms, biases */
-    int32_t is_norm; /* of a layer: each tensor rank has a partial gradient */
+    int32_t is_uniform; /* as in gpt_initial_args */
+    int32_t decays;     /* 0: no weight decay: weights of norms, biases */
+    int32_t is_partial; /* of a layer: each tensor rank has a partial gradient */
 } gpt_parameter;
 int64_t gpt_n_parameter_tensors(const gpt_config* config);
 gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t index);

@@ -1,5 +1,7 @@
 #include "gpt/model/layout.h"
 
+#include "gpt/model/lora.h"
+
 /* ---- parameters: one flat array ------------------------------------------------------------ */
 
 int32_t gpt_least_degree(const gpt_config* config) {
@@ -102,7 +104,7 @@ static void gpt_fill_parameters(const gpt_config* config, gpt_widths w,
         p->initial_std = table[t].std;
         p->initial_mean = gpt_is_norm(t) ? 1 : 0;
         p->decays = table[t].std > 0;
-        p->is_norm = gpt_is_norm(t) && t != GPT_W_FINAL_NORM;
+        p->is_partial = gpt_is_norm(t) && t != GPT_W_FINAL_NORM;
     }
 }
 
@@ -114,6 +116,7 @@ int gpt_has_parameter(const gpt_config* config, int w) {
 
 int64_t gpt_n_layer_tensors(const gpt_config* config) {
     int64_t n = 0;
+    if (config->lora.rank) return gpt_lora_n_tensors(config);
     for (int w = GPT_W_NORM1; w <= GPT_W_DOWN; w++) n += gpt_has_parameter(config, w);
     return n;
 }
@@ -122,8 +125,9 @@ gpt_layout gpt_layout_make(const gpt_config* config) {
     const int64_t unit = 16 * (int64_t)gpt_n_ranks(config);
     const int32_t least = gpt_least_degree(config);
     gpt_parameter parameters[GPT_N_W];
-    gpt_layout l;
+    gpt_layout l = MEMO_ZERO(gpt_layout);
     l.widths = gpt_widths_at(config, least, least);
+    if (config->lora.rank) return gpt_lora_layout(config, l.widths);
     gpt_fill_parameters(config, l.widths, parameters);
 
     /* Three kinds of buckets, each of which splits evenly among the ranks. */
@@ -144,10 +148,12 @@ gpt_layout gpt_layout_make(const gpt_config* config) {
 int64_t gpt_n_parameters(const gpt_config* config) { return gpt_layout_make(config).n; }
 
 int64_t gpt_n_parameter_tensors(const gpt_config* config) {
-    return gpt_n_layer_tensors(config) * config->n_layers + (config->is_tied ? 2 : 3);
+    const int64_t n_others = config->lora.rank ? 0 : config->is_tied ? 2 : 3;
+    return gpt_n_layer_tensors(config) * config->n_layers + n_others;
 }
 
 gpt_parameter gpt_parameter_at(const gpt_config* config, int64_t index) {
+    if (config->lora.rank) return gpt_lora_parameter_at(config, index);
     const gpt_layout l = gpt_layout_make(config);
     const int64_t n = gpt_n_layer_tensors(config);
     const int64_t layer = index ? gpt_min((index - 1) / n, config->n_layers - 1) : 0;

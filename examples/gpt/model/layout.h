@@ -32,7 +32,9 @@ enum {
     GPT_W_DOWN,       /* (hidden, wide) */
     GPT_W_FINAL_NORM, /* (hidden) */
     GPT_W_CLASSIFIER, /* (vocabulary, hidden); tied: none, and its place is the embedding's */
-    GPT_N_W
+    GPT_N_W,          /* A and B of the products of lora.h follow */
+    GPT_N_ADAPTED = 7,
+    GPT_N_W_ALL = GPT_N_W + 2 * GPT_N_ADAPTED
 };
 
 /* Returns whether a model has the tensor. */
@@ -45,7 +47,7 @@ typedef struct gpt_layout {
     /* Of a rank.  If degrees differ, there is room for the smallest degree, and gpt_widths_of
      * returns the columns that a layer uses. */
     gpt_widths widths;
-    int64_t at[GPT_N_W]; /* of a layer's tensors in the first layer */
+    int64_t at[GPT_N_W_ALL]; /* of a layer's tensors in the first layer */
     int64_t layer_stride, n;
 } gpt_layout;
 
@@ -97,6 +99,7 @@ static inline int64_t gpt_vocabulary(const gpt_config* config) {
     return config->vocabulary ? config->vocabulary : GPT_BYTES;
 }
 
+/* Of the parameters that train. */
 gpt_layout gpt_layout_make(const gpt_config* config);
 
 /* Of Adam's moments. */

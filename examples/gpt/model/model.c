@@ -1,8 +1,10 @@
 /* model.c - a micro-batch, the end of a step, create and destroy, and planning: the functions
  * of gpt.h but gpt_generate. */
 #include "gpt/model/layer.h"
+#include "gpt/model/lora.h"
 #include "gpt/model/parallel.h"
 #include "gpt/model/tensor.h"
+#include "gpt/model/weights.h"
 
 /* The slice that the session has open: its rows, of its micro-batch, are those that the model
  * computes.  Returns its residual stream, or the gradient of that. */
@@ -496,6 +498,7 @@ static void gpt_initialize_parameter(gpt_model* model, int64_t index) {
     a->key = gpt_mix(model->config.seed) ^ (uint64_t)index;
     a->std = p.initial_std;
     a->mean = p.initial_mean;
+    a->is_uniform = p.is_uniform;
     gpt_use(&op, GPT_WRITTEN, &a->to, gpt_weight(model, p.offset), model->config.type, p.n);
     gpt_launch(model, &op);
 }
@@ -519,7 +522,7 @@ static void gpt_initialize_bucket(void* user, memo_session* session, int32_t lay
     const gpt_rows part = gpt_updated_part(model, bucket);
     GPT_EACH_TENSOR(t, model, bucket) gpt_initialize_parameter(model, t);
     gpt_set_masters(model, bucket);
-    for (int array = GPT_MOMENTS1; array <= GPT_MOMENTS2; array++)
+    for (int array = GPT_MOMENTS1; array <= GPT_MOMENTS2 && gpt_count(part); array++)
         gpt_clear(model, gpt_address(model, array, part.begin),
                   gpt_array_bytes(model, array, gpt_count(part)));
     memo_session_fail(session, model->status, model->error.message);
@@ -615,6 +618,7 @@ static void gpt_fill_bytes(gpt_model* model, int is_grouped, int64_t n_bytes[GPT
     const gpt_shapes shapes = gpt_shapes_make(config);
     const int64_t n_angles = model->share.layout.local_tokens * gpt_head_size(config);
     const int64_t n_tied = config->is_tied ? gpt_table_elements(model) : 0;
+    const int64_t n_tied_trained = config->lora.rank ? 0 : n_tied;
     memset(n_bytes, 0, GPT_N_BUFFERS * sizeof *n_bytes);
     n_bytes[GPT_BUFFER_ROPE] = gpt_sum_bytes(model, n_angles);
     n_bytes[GPT_BUFFER_NUMBERS] = model->n_rows * (int64_t)sizeof *model->token_numbers;
@@ -622,11 +626,12 @@ static void gpt_fill_bytes(gpt_model* model, int is_grouped, int64_t n_bytes[GPT
     n_bytes[GPT_BUFFER_TOTALS] = gpt_totals_bytes(model);
     n_bytes[GPT_BUFFER_UPDATE] = GPT_VALUES_BYTES;
     n_bytes[GPT_BUFFER_TABLE] = gpt_n_bytes(model, n_tied);
-    n_bytes[GPT_BUFFER_TABLE_GRADIENT] = gpt_sum_bytes(model, n_tied);
+    n_bytes[GPT_BUFFER_TABLE_GRADIENT] = gpt_sum_bytes(model, n_tied_trained);
     if (model->kernels.scratch_bytes)
         n_bytes[GPT_BUFFER_SCRATCH] = model->kernels.scratch_bytes(model->kernels.context, &shapes);
     n_bytes[GPT_BUFFER_PARTIAL] = gpt_partial_bytes(model);
     n_bytes[GPT_BUFFER_SEQUENCE] = gpt_sp_bytes(model);
+    n_bytes[GPT_BUFFER_ADAPTER] = gpt_lora_bytes(model);
     n_bytes[GPT_BUFFER_BATCH] = gpt_batch_bytes(config);
     if (model->shares_keys) n_bytes[GPT_BUFFER_KEYS] = 2 * gpt_keys_bytes(model);
     for (int i = GPT_BUFFER_BUCKET; i <= GPT_BUFFER_THIRD_BUCKET; i++)
@@ -653,6 +658,7 @@ static const memo_session_buffer gpt_buffers[] = {
     {"scratch of kernels", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
     {"partial sums", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
     {"attention over ranks", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
+    {"adapters", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
     {"micro-batch", 0, 0, MEMO_PASS_FORWARD, 0, MEMO_PASS_BACKWARD, 0, 0},
     {"forward", 0, 0, MEMO_PASS_FORWARD, MEMO_EACH_SLICE, MEMO_PASS_FORWARD, 0, 0},
     {"classifier", 0, 0, MEMO_PASS_BETWEEN, 0, MEMO_PASS_BETWEEN, 0, 0},
@@ -704,6 +710,8 @@ static void gpt_use_session(gpt_model* model) {
         if (model->status && model->mesh) memo_comm_abort(model->mesh->world);
     }
     if (!model->status) gpt_initialize(model);
+    if (!model->status && model->config.lora.rank && model->config.is_tied)
+        model->status = gpt_load_table(model, &model->error);
 }
 
 static memo_status gpt_agree(void* user, int64_t* values, int64_t n, memo_error* error) {
@@ -726,10 +734,15 @@ static void gpt_fill_states(const gpt_model* model, memo_state states[GPT_N_STAT
                                         "embedding.masters",  "masters",  "classifier.masters",
                                         "embedding.gradient", "gradient", "classifier.gradient",
                                         "embedding.moment1",  "moment1",  "classifier.moment1",
-                                        "embedding.moment2",  "moment2",  "classifier.moment2"};
+                                        "embedding.moment2",  "moment2",  "classifier.moment2",
+                                        "embedding.frozen",   "frozen",   "classifier.frozen"};
     MEMOB_TABLE_OF(GPT_N_STATES, names);
     static const uint32_t kinds[] = {MEMO_STATE_FIRST, 1, MEMO_STATE_LAST};
     const int64_t buckets[] = {0, 1, gpt_n_buckets(&model->config) - 1};
+    /* No backward reads a table that has no gradient. */
+    static const uint32_t both = MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD | MEMO_STATE_FETCHED,
+                          frozen_uses[] = {MEMO_STATE_FORWARD | MEMO_STATE_FETCHED, both, both};
+    MEMOB_TABLE_OF(GPT_N_PLACES, frozen_uses);
     MEMOB_TABLE_OF(GPT_N_PLACES, kinds);
     MEMOB_TABLE_OF(GPT_N_PLACES, buckets);
     const int makes = gpt_has_masters(&model->config) && !model->zero; /* all weights of a layer */
@@ -737,11 +750,13 @@ static void gpt_fill_states(const gpt_model* model, memo_state states[GPT_N_STAT
         const int array = s / GPT_N_PLACES, place = s % GPT_N_PLACES;
         const int64_t n = gpt_count(gpt_bucket_rows(model, array, buckets[place]));
         const int is_absent = (array == GPT_MASTERS && !gpt_has_masters(&model->config)) ||
+                              (array == GPT_FROZEN && !model->config.lora.rank) ||
                               gpt_is_in_table(model, array, buckets[place]);
         states[s].name = names[s];
         states[s].size_bytes = is_absent ? 0 : gpt_array_bytes(model, array, n);
         states[s].uses = array == GPT_WEIGHTS ? MEMO_STATE_WEIGHTS | (makes ? MEMO_STATE_MADE : 0)
                          : array == GPT_GRADIENTS ? MEMO_STATE_GRADIENT
+                         : array == GPT_FROZEN    ? frozen_uses[place]
                                                   : MEMO_STATE_UPDATE;
         states[s].kinds = kinds[place];
     }
@@ -762,9 +777,13 @@ static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc
     s.compute_stream = model->compute;
     gpt_fill_states(model, model->states);
     s.states = model->states;
-    s.n_states = GPT_N_STATES;
+    /* The frozen ones are last. */
+    s.n_states = desc->config.lora.rank ? GPT_N_STATES : GPT_N_PLACES * GPT_FROZEN;
+    s.fetch = desc->config.lora.rank ? gpt_fetch_weights : NULL;
     s.update = gpt_update_bucket;
-    if (model->kernels.update_on_host && !model->zero && !desc->config.is_tied)
+    /* A tied table that trains is no state. */
+    if (model->kernels.update_on_host && !model->zero &&
+        (!desc->config.is_tied || desc->config.lora.rank))
         s.update_host = gpt_update_bucket_on_host;
     s.tensors = tensors;
     s.n_tensors = gpt_n_tensors(&desc->config);
@@ -794,7 +813,10 @@ static memo_status gpt_model_make(const gpt_desc* desc, gpt_model** result, memo
     if (!model) return gpt_no_memory("a model", error);
     model->config = desc->config;
     model->mesh = desc->mesh;
+    const gpt_config base = gpt_base_config(&desc->config);
     model->layout = gpt_layout_make(&desc->config);
+    model->base = gpt_layout_make(&base);
+    model->frozen = desc->frozen;
     gpt_set_slice_rows(model, desc->config.slice_rows);
     model->zero = model->share.n_ranks > 1 ? desc->config.zero : 0;
     model->n_rows = model->share.n_rows;
@@ -823,6 +845,8 @@ memo_status gpt_create(const gpt_desc* desc, gpt_model** result, memo_error* err
     memo_status status = gpt_model_make(desc, &model, error);
     if (!status && (!desc->kernels || !desc->device))
         status = gpt_invalid(error, "gpt_desc.kernels, device: must be set; gpt_plan needs none");
+    if (!status && desc->config.lora.rank && !desc->frozen)
+        status = gpt_invalid(error, "gpt_desc.frozen: NULL; adapters need the weights of a model");
     if (!status) status = gpt_check_mesh(&desc->config, desc->mesh, error);
     if (!status) {
         model->device = *desc->device;

@@ -40,7 +40,7 @@ static void gpt_sum_copies(gpt_model* model, int64_t bucket) {
     const int64_t begin = gpt_bucket_begin(model, bucket);
     const int64_t n = gpt_count(gpt_whole_bucket(model, bucket));
     const int64_t n_part = n / model->share.n_ranks;
-    if (gpt_is_idle(model)) return;
+    if (gpt_is_idle(model) || !n) return;
     char* gradients = gpt_gradient(model, begin);
     char* part = gradients + gpt_sum_bytes(model, model->share.rank * n_part);
     if (!model->zero) {
@@ -70,7 +70,7 @@ degree_comms* gpt_pair(gpt_model* model, int32_t degree, int32_t larger) {
  * them. */
 static memo_comm* gpt_ranks_to_sum(gpt_model* model, const gpt_parameter* p) {
     const int32_t all = gpt_degree(model->config.tensor);
-    if (p->is_norm) return model->tensor.norms;
+    if (p->is_partial) return model->tensor.norms;
     return p->degree == all ? NULL : gpt_pair(model, p->degree, all)->data;
 }
 
@@ -120,7 +120,7 @@ void gpt_begin_bucket(gpt_model* model, int64_t bucket) {
     const gpt_rows whole = gpt_whole_bucket(model, bucket);
     const int place = gpt_bucket_place(model, bucket);
     const gpt_buffer in = gpt_choose_bucket(model, bucket);
-    if (model->zero < 2) return;
+    if (model->zero < 2 || !gpt_count(whole)) return;
     if (in == model->summed_in) gpt_give_summed_bucket(model);
     const gpt_array sums = {gpt_buffer_address(model, in), whole.begin, 1,
                             gpt_sum_type(model->config.type), 0};
@@ -172,6 +172,7 @@ void gpt_end_bucket(gpt_model* model, int64_t bucket) {
     /* The gradients of embedding, final norm and classifier are equal on tensor ranks. */
     const int over_tensor_ranks =
         gpt_degree(model->config.tensor) > 1 && model->is_last && is_of_layer;
+    if (!gpt_count(gpt_whole_bucket(model, bucket))) return; /* frozen */
     gpt_give_summed_bucket(model);
     if (over_copies || over_tensor_ranks) {
         memo_stream compute = gpt_begin_sum(model);
@@ -264,7 +265,7 @@ void gpt_update_bucket(void* user, memo_session* session, int32_t layer) {
         const gpt_parameter p = gpt_parameter_at(&model->config, t);
         gpt_adamw_part(model, part, &p);
     }
-    if (model->zero && !gpt_is_idle(model)) /* each rank has updated its own part */
+    if (model->zero && gpt_count(part) && !gpt_is_idle(model)) /* each rank has updated its part */
         gpt_all_gather(model, model->gradient, "gather parameters", gpt_weight(model, part.begin),
                        gpt_weight(model, gpt_bucket_begin(model, bucket)), gpt_count(part));
     memo_session_fail(session, model->status, model->error.message);
@@ -283,7 +284,7 @@ void gpt_update_bucket_on_host(void* user, int32_t layer, void* const* states) {
 void gpt_set_masters(gpt_model* model, int64_t bucket) {
     const gpt_rows part = gpt_updated_part(model, bucket);
     const memo_type type = model->config.type;
-    if (!gpt_has_masters(&model->config) || gpt_is_idle(model)) return;
+    if (!gpt_has_masters(&model->config) || gpt_is_idle(model) || !gpt_count(part)) return;
     gpt_cast(model, gpt_address(model, GPT_MASTERS, part.begin), gpt_sum_type(type),
              gpt_weight(model, part.begin), type, gpt_count(part));
 }

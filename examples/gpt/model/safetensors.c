@@ -91,6 +91,38 @@ memo_status gpt_stored_read(const gpt_stored_tensor* tensor, int64_t begin, int6
     return MEMO_STATUS_OK;
 }
 
+/* Numbers of 16 bits of the file are those of the caller.  A number is not finite if all bits of its
+ * exponent are set. */
+static int gpt_stored_copy_bf16(const unsigned char* from, int64_t n, uint16_t* to) {
+    uint16_t worst = 0;
+    memcpy(to, from, (size_t)n * sizeof *to);
+    for (int64_t i = 0; i < n; i++) worst |= (uint16_t)((to[i] & 0x7f80u) == 0x7f80u);
+    return !worst;
+}
+
+memo_status gpt_stored_read_as(const gpt_stored_tensor* tensor, int64_t begin, int64_t n,
+                               memo_type type, void* to, memo_error* error) {
+    enum { N_PIECE = 1024 };
+    const uint16_t one = 1;
+    unsigned char first;
+    float piece[N_PIECE];
+    memo_status status = MEMO_STATUS_OK;
+    memcpy(&first, &one, 1);
+    if (type == MEMO_TYPE_F32) return gpt_stored_read(tensor, begin, n, (float*)to, error);
+    if (type == MEMO_TYPE_BF16 && first && !strcmp(tensor->type, "BF16") &&
+        gpt_stored_copy_bf16(tensor->bytes + 2 * begin, n, (uint16_t*)to))
+        return MEMO_STATUS_OK;
+    for (int64_t i = 0, k; i < n && !status; i += k) {
+        k = n - i < N_PIECE ? n - i : N_PIECE;
+        status = gpt_stored_read(tensor, begin + i, k, piece, error);
+        for (int64_t j = 0; j < k && type == MEMO_TYPE_BF16; j++)
+            ((uint16_t*)to)[i + j] = memo_bf16_from_f32(piece[j]);
+        for (int64_t j = 0; j < k && type == MEMO_TYPE_F64; j++)
+            ((double*)to)[i + j] = (double)piece[j];
+    }
+    return status;
+}
+
 /* ---- writing -------------------------------------------------------------------------------- */
 
 char* gpt_stored_header(const gpt_stored_tensor* tensors, int64_t n_tensors, int64_t* n_bytes) {
@@ -121,6 +153,11 @@ char* gpt_stored_header(const gpt_stored_tensor* tensors, int64_t n_tensors, int
 
 #ifndef GPT_JSON
 memo_status gpt_stored_open(const char* folder, gpt_stored* stored, memo_error* error) {
+    return gpt_stored_open_file(folder, NULL, stored, error);
+}
+memo_status gpt_stored_open_file(const char* folder, const char* name, gpt_stored* stored,
+                                 memo_error* error) {
+    (void)name;
     memset(stored, 0, sizeof *stored);
     return gpt_unsupported(error,
                            "%.300s: this program is built without cJSON, which reads it; apt-get "
@@ -358,6 +395,20 @@ memo_status gpt_stored_open(const char* folder, gpt_stored* stored, memo_error* 
     }
     if (!status) status = gpt_stored_check_names(stored, path, index, error);
     cJSON_Delete(index);
+    if (status) gpt_stored_close(stored);
+    return status;
+}
+
+memo_status gpt_stored_open_file(const char* folder, const char* name, gpt_stored* stored,
+                                 memo_error* error) {
+    memo_error unused;
+    memo_status status;
+    if (!error) error = &unused;
+    memset(stored, 0, sizeof *stored);
+    if (strlen(folder) + strlen(name) + 2 > GPT_PATH_BYTES)
+        return gpt_invalid(error, "%.300s: a shorter name works", folder);
+    status = gpt_stored_add(stored, folder, name, error);
+    if (!status) status = gpt_stored_check_names(stored, "", NULL, error);
     if (status) gpt_stored_close(stored);
     return status;
 }

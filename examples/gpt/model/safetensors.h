@@ -42,6 +42,9 @@ typedef struct gpt_stored {
 /* Maps all files of a folder and checks their headers.  On failure nothing is open.  Errors: IO,
  * FORMAT, UNSUPPORTED, OUT_OF_HOST_MEMORY; each names the file, and the tensor if there is one. */
 memo_status gpt_stored_open(const char* folder, gpt_stored* stored, memo_error* error);
+/* The same of FOLDER/NAME alone. */
+memo_status gpt_stored_open_file(const char* folder, const char* name, gpt_stored* stored,
+                                 memo_error* error);
 void gpt_stored_close(gpt_stored* stored);
 
 /* Returns the tensor with this name; NULL: there is none. */
@@ -51,6 +54,9 @@ const gpt_stored_tensor* gpt_stored_find(const gpt_stored* stored, const char* n
  * another type, and for an element that is not finite. */
 memo_status gpt_stored_read(const gpt_stored_tensor* tensor, int64_t begin, int64_t n, float* to,
                             memo_error* error);
+/* The same as numbers of another type, rounded: F32, BF16 or F64. */
+memo_status gpt_stored_read_as(const gpt_stored_tensor* tensor, int64_t begin, int64_t n,
+                               memo_type type, void* to, memo_error* error);
 
 /* The header of a file to write: 8 bytes and JSON, padded to a multiple of 8.  n_bytes of each
  * tensor follow each other in the order of the table; bytes, path and the file are not used.

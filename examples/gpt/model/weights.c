@@ -8,6 +8,7 @@
 
 #include "gpt/model/checkpoint.h"
 #include "gpt/model/enqueue.h"
+#include "gpt/model/lora.h"
 #include "gpt/model/parallel.h"
 
 /* ---- the tensors of a file ------------------------------------------------------------------- */
@@ -33,9 +34,11 @@ static int gpt_weight_parts(const gpt_parameter* p) { return p->w == GPT_W_UP ? 
 
 static gpt_weight_name gpt_weight_name_of(const gpt_parameter* p, int part) {
     const int is_of_layer = p->w >= GPT_W_NORM1 && p->w <= GPT_W_DOWN;
-    const char* of_w = part ? "mlp.gate_proj.weight" : gpt_weight_names[p->w];
+    const char* of_w = part ? "mlp.gate_proj.weight" : gpt_weight_names[p->w % GPT_N_W];
     gpt_weight_name name;
-    if (is_of_layer)
+    if (p->w >= GPT_N_W)
+        gpt_lora_put_name(p, name.text, sizeof name.text);
+    else if (is_of_layer)
         snprintf(name.text, sizeof name.text, "model.layers.%d.%s", (int)p->layer, of_w);
     else
         snprintf(name.text, sizeof name.text, "%s", of_w);
@@ -88,9 +91,10 @@ static memo_status gpt_check_weight(const gpt_stored* stored, const gpt_paramete
         !memcmp(found->dims, expected.dims, sizeof found->dims))
         return gpt_stored_read(found, 0, gpt_min(1, found->n), &first, error); /* its type */
 
-    snprintf(fault, sizeof fault, "shape %lld x %lld; config.json says %lld x %lld",
+    snprintf(fault, sizeof fault, "shape %lld x %lld; %s says %lld x %lld",
              (long long)found->dims[0], (long long)(found->n_dims > 1 ? found->dims[1] : 1),
-             (long long)expected.dims[0], (long long)(expected.n_dims > 1 ? expected.dims[1] : 1));
+             p->w < GPT_N_W ? "config.json" : "adapter_config.json", (long long)expected.dims[0],
+             (long long)(expected.n_dims > 1 ? expected.dims[1] : 1));
     return gpt_weight_bad(stored, found, name.text, fault, error);
 }
 
@@ -131,15 +135,18 @@ memo_status gpt_check_weights(const gpt_config* config, const gpt_stored* stored
         if (strlen(tensor->name) >= sizeof name.text ||
             !bsearch(&name, names, (size_t)n_names, sizeof *names, gpt_by_name))
             status = gpt_weight_bad(stored, tensor, tensor->name,
-                                    "not one of the model that config.json states", error);
+                                    config->lora.rank
+                                        ? "not one of the adapters that adapter_config.json states"
+                                        : "not one of the model that config.json states",
+                                    error);
     }
     free(names);
     return status;
 }
 
-/* Elements `rows` of the parameters, of a tensor, as floats. */
+/* Elements `rows` of the parameters, or of frozen weights, of a tensor, as numbers of a type. */
 static memo_status gpt_read_weight(const gpt_model* model, const gpt_stored* stored,
-                                   const gpt_parameter* p, gpt_rows rows, float* to,
+                                   const gpt_parameter* p, gpt_rows rows, memo_type type, char* to,
                                    memo_error* error) {
     const gpt_stored_tensor* tensors[2] = {NULL, NULL};
     memo_status status = MEMO_STATUS_OK;
@@ -147,10 +154,10 @@ static memo_status gpt_read_weight(const gpt_model* model, const gpt_stored* sto
     int64_t at, n;
     for (part = 0; part < gpt_weight_parts(p); part++)
         tensors[part] = gpt_stored_find(stored, gpt_weight_name_of(p, part).text);
-    for (int64_t i = rows.begin; i < rows.end && !status; i += n, to += n) {
+    for (int64_t i = rows.begin; i < rows.end && !status; i += n, to += n * memo_type_bytes(type)) {
         n = gpt_weight_run(p, model->share.tensor_rank, i - p->offset, rows.end - p->offset, &part,
                            &at);
-        status = gpt_stored_read(tensors[part], at, n, to, error);
+        status = gpt_stored_read_as(tensors[part], at, n, type, to, error);
     }
     return status;
 }
@@ -162,7 +169,8 @@ static memo_status gpt_load_weight(gpt_model* model, const gpt_stored* stored,
     const gpt_rows updated = gpt_updated_part(model, gpt_bucket_of(model, p->offset));
     const int has_masters = gpt_has_masters(&model->config);
     GPT_EACH_PIECE(piece, all, GPT_FILE_PIECE / (int64_t)sizeof *floats) {
-        const memo_status status = gpt_read_weight(model, stored, p, piece, floats, error);
+        const memo_status status =
+            gpt_read_weight(model, stored, p, piece, MEMO_TYPE_F32, (char*)floats, error);
         if (status) return status;
         for (int64_t k = 0; k < gpt_count(piece) && has_masters; k++)
             rounded[k] = memo_bf16_from_f32(floats[k]);
@@ -190,7 +198,72 @@ memo_status gpt_load_weights(gpt_model* model, const gpt_stored* stored, memo_er
     return status;
 }
 
+/* ---- frozen weights --------------------------------------------------------------------------- */
+
+/* The first tensor of a bucket of a model without adapters. */
+static int64_t gpt_base_tensor(const gpt_config* base, int64_t bucket) {
+    return bucket == 0 ? 0
+                       : gpt_min(gpt_n_layer_tensors(base) * (bucket - 1) + 1,
+                                 gpt_n_parameter_tensors(base));
+}
+
+/* Tensors of a bucket follow each other, and zeros fill the gaps. */
+static memo_status gpt_read_frozen(const gpt_model* model, int64_t bucket, gpt_rows rows, char* to,
+                                   memo_error* error) {
+    const gpt_config base = gpt_base_config(&model->config);
+    const int64_t size = memo_type_bytes(base.type), end = gpt_base_tensor(&base, bucket + 1);
+    int64_t at = rows.begin;
+    memo_status status = MEMO_STATUS_OK;
+    for (int64_t t = gpt_base_tensor(&base, bucket); t < end && !status; t++) {
+        const gpt_parameter p = gpt_parameter_at(&base, t);
+        const gpt_rows part = gpt_part_rows_of(rows, &p);
+        if (!gpt_count(part)) continue;
+        memset(to + (at - rows.begin) * size, 0, (size_t)((part.begin - at) * size));
+        status = gpt_read_weight(model, model->frozen, &p, part, base.type,
+                                 to + (part.begin - rows.begin) * size, error);
+        at = part.end;
+    }
+    memset(to + (at - rows.begin) * size, 0, (size_t)((rows.end - at) * size));
+    return status;
+}
+
+memo_status gpt_fetch_weights(void* user, int32_t layer, int32_t state, int64_t at, void* to,
+                              int64_t n_bytes, memo_error* error) {
+    const gpt_model* model = (const gpt_model*)user;
+    const int64_t size = memo_type_bytes(model->config.type);
+    const int64_t begin = gpt_base_bucket(model, layer + 1).begin + at / size;
+    (void)state; /* the only one that is frozen */
+    return gpt_read_frozen(model, layer + 1, gpt_rows_make(begin, begin + n_bytes / size),
+                           (char*)to, error);
+}
+
+memo_status gpt_load_table(gpt_model* model, memo_error* error) {
+    char* host = (char*)malloc(GPT_FILE_PIECE);
+    const gpt_rows table = gpt_base_bucket(model, 0);
+    memo_status status = host ? MEMO_STATUS_OK : gpt_no_memory("a table of a file", error);
+    GPT_EACH_PIECE(piece, table, GPT_FILE_PIECE / memo_type_bytes(model->config.type)) {
+        if (!status) status = gpt_read_frozen(model, 0, piece, host, error);
+        if (status) break;
+        gpt_copy_array(model, 1, GPT_FROZEN, piece, host);
+        status = gpt_finish(model, error);
+    }
+    free(host);
+    return status;
+}
+
 /* ---- writing -------------------------------------------------------------------------------- */
+
+gpt_weight_files gpt_weight_files_of(const gpt_config* config) {
+    static const gpt_weight_files of_model = {"model.safetensors", "config.json"},
+                                  of_adapters = {"adapter_model.safetensors",
+                                                 "adapter_config.json"};
+    return config->lora.rank ? of_adapters : of_model;
+}
+
+/* Adapters are small, and kept with all their bits. */
+static memo_type gpt_written_type(const gpt_config* config) {
+    return config->lora.rank ? MEMO_TYPE_F32 : config->type;
+}
 
 /* The tensors of the file that a model makes, in the order of its own.  Freed with their names by
  * gpt_free_table.  NULL: no memory. */
@@ -206,8 +279,8 @@ static gpt_stored_tensor* gpt_weights_table(const gpt_config* config, int64_t* n
             gpt_weight_shape(&p, tensor);
             tensor->name = strdup(gpt_weight_name_of(&p, part).text);
             snprintf(tensor->type, sizeof tensor->type,
-                     config->type == MEMO_TYPE_BF16 ? "BF16" : "F32");
-            tensor->n_bytes = tensor->n * memo_type_bytes(config->type);
+                     gpt_written_type(config) == MEMO_TYPE_BF16 ? "BF16" : "F32");
+            tensor->n_bytes = tensor->n * memo_type_bytes(gpt_written_type(config));
         }
     }
     return table;
@@ -256,7 +329,8 @@ static void gpt_weights_order(char* bytes, int64_t n, int64_t element_bytes) {
 /* This rank's part of a tensor, whose parts begin at `begins` in the file. */
 static void gpt_save_weight(gpt_file* f, const gpt_parameter* p, const int64_t begins[2]) {
     gpt_model* model = f->model;
-    const int64_t size = memo_type_bytes(model->config.type);
+    const int64_t size = memo_type_bytes(gpt_written_type(&model->config));
+    const int array = model->config.lora.rank ? gpt_full_weights(model) : GPT_WEIGHTS;
     const gpt_rows part_of_rank =
         gpt_part_at(model, gpt_bucket_of(model, p->offset), model->share.rank);
     const gpt_rows rows = gpt_part_rows_of(part_of_rank, p);
@@ -264,7 +338,7 @@ static void gpt_save_weight(gpt_file* f, const gpt_parameter* p, const int64_t b
     int64_t at, n;
     GPT_EACH_PIECE(piece, rows, GPT_FILE_PIECE / size) {
         char* host = f->host;
-        gpt_copy_array(model, 0, GPT_WEIGHTS, piece, host);
+        gpt_copy_array(model, 0, array, piece, host);
         if (model->status && !f->status) f->status = gpt_finish(model, f->error);
         gpt_weights_order(host, gpt_count(piece), size);
         for (int64_t i = piece.begin; i < piece.end && !f->status; i += n, host += n * size) {
@@ -282,7 +356,7 @@ static void gpt_save_elements(gpt_file* f, int64_t n_header) {
         const gpt_parameter p = gpt_parameter_at(&f->model->config, t);
         const int64_t n_parts = gpt_weight_parts(&p);
         const int64_t n_bytes =
-            gpt_parameter_at(&whole, t).n / n_parts * memo_type_bytes(whole.type);
+            gpt_parameter_at(&whole, t).n / n_parts * memo_type_bytes(gpt_written_type(&whole));
         begins[0] = at;
         begins[1] = at + n_bytes;
         at += n_parts * n_bytes;
@@ -298,8 +372,9 @@ memo_status gpt_save_weights(gpt_model* model, const char* folder, const char* c
     int64_t n_header, n_bytes;
     char* header = gpt_weights_header(&model->config, &n_header, &n_bytes);
     gpt_file f, config;
-    snprintf(paths[0], sizeof paths[0], "%.*s/model.safetensors", GPT_PATH_BYTES - 100, folder);
-    snprintf(paths[1], sizeof paths[1], "%.*s/config.json", GPT_PATH_BYTES - 100, folder);
+    const gpt_weight_files names = gpt_weight_files_of(&model->config);
+    snprintf(paths[0], sizeof paths[0], "%.*s/%s", GPT_PATH_BYTES - 100, folder, names.weights);
+    snprintf(paths[1], sizeof paths[1], "%.*s/%s", GPT_PATH_BYTES - 100, folder, names.config);
     gpt_file_open(&f, model, paths[0], error);
     gpt_file_open(&config, model, paths[1], error);
     if (!header)

@@ -69,14 +69,18 @@ memo_status check_files(const job* j, memo_error* error) {
     /* --save may replace the file of --resume. */
     const int replaces = o->save && o->resume && tool_is_same_file(o->save, o->resume);
     const char* resume = replaces ? NULL : o->resume;
+    const gpt_config config = train_config(o);
+    const gpt_weight_files written = gpt_weight_files_of(&config);
     const tool_file given[] = {{"--degrees", o->degrees, 0},
                                {"--profile", o->profile, 0},
                                {"--resume", resume, 0},
                                {"--tokens", o->tokens, 0},
                                {"--model", path_text(o->model, "config.json"), 0},
                                {"--model", path_text(o->model, "model.safetensors"), 0},
-                               {"--write-model", path_text(o->write_model, "config.json"), 1},
-                               {"--write-model", path_text(o->write_model, "model.safetensors"), 1},
+                               {"--adapter", path_text(o->adapter, "adapter_config.json"), 0},
+                               {"--adapter", path_text(o->adapter, "adapter_model.safetensors"), 0},
+                               {"--write-model", path_text(o->write_model, written.config), 1},
+                               {"--write-model", path_text(o->write_model, written.weights), 1},
                                {"--resume", path_text(resume, ".profile"), 0},
                                {"--loss-log", o->loss_log, 1},
                                {"--save", o->save, 1},
@@ -287,15 +291,16 @@ static memo_status check_save(job* j, memo_error* error) {
 
 /* Its folder may be made later.  Transformers would read the files of an index instead. */
 static memo_status check_model(job* j, memo_error* error) {
-    static const char* const names[] = {"config.json", "model.safetensors"};
     const char* folder = j->options.write_model;
     const char* index = path_text(folder, "model.safetensors.index.json");
     const gpt_config config = train_config(&j->options);
     const int64_t n_bytes = gpt_weights_bytes(&config);
+    const gpt_weight_files files = gpt_weight_files_of(&config);
+    const char* const names[] = {files.config, files.weights};
     struct stat info;
     memo_status status = make_directory("--write-model", folder, 1, error);
     if (status || stat(folder, &info)) return status;
-    if (stat(index, &info) == 0)
+    if (!config.lora.rank && stat(index, &info) == 0)
         return bad_name("--write-model", folder, "has a model.safetensors.index.json", error);
     if (n_bytes > bytes_free(folder))
         return memo_error_set(error, MEMO_STATUS_INFEASIBLE,
@@ -314,11 +319,12 @@ static memo_status check_model(job* j, memo_error* error) {
 /* Makes the folder; no other run may write to it. */
 static memo_status open_model(job* j, memo_error* error) {
     const char* folder = j->options.write_model;
+    const gpt_config config = train_config(&j->options);
     memo_error reason;
     memo_status status = make_directory("--write-model", folder, 0, error);
     if (status) return status;
-    status = gpt_lock_checkpoint(path_text(folder, "model.safetensors"), &j->model_lock,
-                                 &j->model_aside, &reason);
+    status = gpt_lock_checkpoint(path_text(folder, gpt_weight_files_of(&config).weights),
+                                 &j->model_lock, &j->model_aside, &reason);
     return status ? memo_error_set(error, status, "--write-model %s", reason.message) : status;
 }
 

@@ -126,7 +126,9 @@ static memo_status rehearse(job* j, memo_error* error) {
     small.options.accumulate = 1;
     small.options.is_graph = 0;
     small.options.attention_memory = 0;
-    small.weights.n_tensors = 0; /* of more layers */
+    /* Those of more layers; frozen ones are read as far as there are layers. */
+    if (!small.options.architecture.lora.rank) small.weights.n_tensors = 0;
+    small.adapter.n_tensors = 0;
     memo_status status = train_plan(&small.options, MEMO_POLICY_KEEP, 0, NULL, NULL, plan, error);
     if (status) return status;
     (*plan)->fits = 1;
@@ -454,6 +456,7 @@ static void job_destroy(job* j) {
     gpt_unlock_checkpoint(&j->lock);
     gpt_unlock_checkpoint(&j->model_lock);
     gpt_stored_close(&j->weights);
+    gpt_stored_close(&j->adapter);
     free(j->model_text);
     free(j->save_path);
 }
@@ -482,7 +485,7 @@ static memo_status run_job(job* j, int* is_training, memo_error* error) {
     memo_status status = compute_begin(o->ranks, error);
     if (!o->is_random && !o->tokens) train_text_find(&j->text, o->text_files, o->n_text_files);
     if (!status) status = check_files(j, error);
-    if (!status) status = train_open_weights(o, &j->weights, error);
+    if (!status) status = train_open_weights(o, &j->weights, &j->adapter, error);
     if (!status) status = load_text(j, error);
     catch_signals();
     if (!status) status = check_outputs(j, error);

@@ -5,8 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "gpt/model/adapter.h"
 #include "gpt/model/known.h"
-#include "gpt/model/layout.h"
+#include "gpt/model/lora.h"
 #include "gpt/run/plan.h"
 
 /* Each kind of error is a mistake of the command line. */
@@ -45,11 +46,49 @@ static memo_status train_read_model(train_options* o, gpt_model_file* file, memo
                        o->model);
 }
 
+/* What --adapter has may be given too. */
+static memo_status train_take_adapter(train_options* o, memo_error* error) {
+    gpt_lora* lora = &o->architecture.lora;
+    memo_error reason;
+    if (gpt_read_adapter(o->adapter, lora, &reason))
+        return gpt_invalid(error, "--adapter %s", reason.message);
+    if (o->lora && o->lora != lora->rank)
+        return gpt_invalid(error,
+                           "--lora %lld: the adapters of --adapter have rank %d; without --lora it "
+                           "works",
+                           o->lora, lora->rank);
+    if (o->lora_alpha > 0 && (o->lora_alpha < lora->alpha || o->lora_alpha > lora->alpha))
+        return gpt_invalid(error,
+                           "--lora-alpha %g: the adapters of --adapter have %g; without "
+                           "--lora-alpha it works",
+                           o->lora_alpha, lora->alpha);
+    if (o->lora_targets && gpt_lora_parse(o->lora_targets) != lora->targets)
+        return gpt_invalid(error,
+                           "--lora-targets %.80s: the adapters of --adapter have others; without "
+                           "--lora-targets it works",
+                           o->lora_targets);
+    return MEMO_STATUS_OK;
+}
+
+static memo_status train_take_lora(train_options* o, memo_error* error) {
+    gpt_lora* lora = &o->architecture.lora;
+    if (o->adapter) return train_take_adapter(o, error);
+    if (!o->lora) return MEMO_STATUS_OK;
+    lora->rank = (int32_t)o->lora;
+    lora->alpha = o->lora_alpha > 0 ? o->lora_alpha : 2 * (double)o->lora;
+    lora->targets = gpt_lora_parse(o->lora_targets ? o->lora_targets : "all");
+    if (lora->targets) return MEMO_STATUS_OK;
+    return gpt_invalid(error,
+                       "--lora-targets %.80s: names of q, k, v, o, gate, up and down, such "
+                       "as q,v, or all, would work",
+                       o->lora_targets);
+}
+
 memo_status train_take_model(train_options* o, memo_error* error) {
     gpt_config* c = &o->architecture;
     gpt_model_file file = {GPT_FAMILY_LLAMA, -1};
     if (!o->model) return MEMO_STATUS_OK;
-    if (train_read_model(o, &file, error)) return error->status;
+    if (train_read_model(o, &file, error) || train_take_lora(o, error)) return error->status;
     const struct {
         const char* name;
         long long value;
@@ -63,19 +102,25 @@ memo_status train_take_model(train_options* o, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
-memo_status train_open_weights(const train_options* o, gpt_stored* stored, memo_error* error) {
-    const gpt_config config = train_config(o);
+memo_status train_open_weights(const train_options* o, gpt_stored* stored, gpt_stored* adapter,
+                               memo_error* error) {
+    const gpt_config config = train_config(o), base = gpt_base_config(&config);
     memo_error reason;
     if (!o->model) return MEMO_STATUS_OK;
-    if (gpt_stored_open(o->model, stored, &reason) || gpt_check_weights(&config, stored, &reason))
+    if (gpt_stored_open(o->model, stored, &reason) || gpt_check_weights(&base, stored, &reason))
         return train_bad_model(&reason, error);
+    if (o->adapter &&
+        (gpt_stored_open_file(o->adapter, gpt_weight_files_of(&config).weights, adapter, &reason) ||
+         gpt_check_weights(&config, adapter, &reason)))
+        return gpt_invalid(error, "--adapter %s", reason.message);
     return MEMO_STATUS_OK;
 }
 
 char* train_config_text(const train_options* o, memo_error* error) {
     const gpt_config config = train_config(o);
     memo_error reason;
-    char* text = gpt_config_text(o->model, &config, &reason);
+    char* text = config.lora.rank ? gpt_adapter_text(&config.lora, o->model, &reason)
+                                  : gpt_config_text(o->model, &config, &reason);
     if (!text) (void)gpt_invalid(error, "--write-model %s", reason.message);
     return text;
 }

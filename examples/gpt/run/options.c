@@ -88,7 +88,20 @@ static const train_option option_table[] = {
     {"--write-model", OPTION_PATH, OPTION_FIELD(write_model), 0, 0, 0, "DIR",
      "writes config.json and model.safetensors, of --type, to this folder at the end, also after "
      "Ctrl-C, for "
-     "transformers and others; with --model or --mlp swiglu"},
+     "transformers and others; with --model or --mlp swiglu.  With --lora: adapters"},
+    {"--lora", OPTION_COUNT, OPTION_FIELD(lora), 1, 65536, 0, "RANK",
+     "trains adapters (LoRA) of this rank beside the weights of --model, which stay as they are, "
+     "in "
+     "their files: gradients and moments are of adapters alone.  --write-model then writes "
+     "adapter_config.json and adapter_model.safetensors, for peft"},
+    {"--lora-alpha", OPTION_REAL, OPTION_FIELD(lora_alpha), 1e-6, 1e6, 0, "X",
+     "an adapter adds alpha / rank (x A^T) B^T to a product (default: 2 x rank)"},
+    {"--lora-targets", OPTION_PATH, OPTION_FIELD(lora_targets), 0, 0, 0, "LIST",
+     "the products that have adapters, such as q,v: of q, k, v, o, gate, up, down; or all "
+     "(default)"},
+    {"--adapter", OPTION_PATH, OPTION_FIELD(adapter), 0, 0, 0, "DIR",
+     "begins with the adapters of this folder, as --write-model or peft writes them, instead of "
+     "--lora; moments begin at zero"},
     {"--layers", OPTION_COUNT, OPTION_FIELD(layers), 1, 4096, 10, "N", "layers"},
     {"--hidden", OPTION_COUNT, OPTION_FIELD(hidden), 2, 65536, 96, "N", "width of a token"},
     {"--heads", OPTION_COUNT, OPTION_FIELD(heads), 1, 4096, 4, "N", "attention heads"},
@@ -544,7 +557,7 @@ double train_link(const train_options* o, int to_device) {
 
 /* Refuses --update host if an option or the program needs the states on the device. */
 static memo_status train_check_update(const train_options* o, memo_error* error) {
-    const char* why = o->architecture.is_tied
+    const char* why = o->architecture.is_tied && !o->architecture.lora.rank
                           ? "--model with tied tables, which stay on the device; --update device"
                       : o->zero ? "--zero: its ranks gather weights after an update; --zero 0"
                       : o->layers == 1 ? "--layers 1, whose states stay on the device; --layers 2"
@@ -604,6 +617,10 @@ memo_status train_check_effects(const train_options* o, memo_error* error) {
          : o->n_text_files ? "--text"
                            : "--random-tokens",
          "with --tokens"},
+        {(o->lora || o->adapter) && !o->model, o->lora ? "--lora" : "--adapter",
+         "without --model DIR, whose weights it is added to"},
+        {(o->lora_alpha > 0 || o->lora_targets) && !o->lora && !o->adapter,
+         o->lora_targets ? "--lora-targets" : "--lora-alpha", "without --lora RANK"},
         {o->write_model && !o->mlp, "--write-model",
          "with --mlp gelu, which none of the supported families has; --mlp swiglu would work"},
         {o->write_model && o->window, "--write-model",

@@ -49,10 +49,13 @@ typedef struct train_options {
     long long spill_free_bytes; /* no option: of a rank, in the folder of --spill; 0: unknown */
     const char *save, *resume;
     const char *model, *write_model, *tokens; /* NULL: none */
-    gpt_config architecture;                  /* no option: of --model; its shape alone */
-    int is_known;               /* no option: --model is a name of known.c, not a folder */
-    long long takes_changes;    /* with resume */
-    long long save_every, stop; /* steps; 0: at the end only; 0: after all */
+    gpt_config architecture; /* no option: of --model; its shape and its adapters alone */
+    long long lora;          /* rank; 0: not given, as the next */
+    double lora_alpha;
+    const char *lora_targets, *adapter; /* NULL: not given */
+    int is_known;                       /* no option: --model is a name of known.c, not a folder */
+    long long takes_changes;            /* with resume */
+    long long save_every, stop;         /* steps; 0: at the end only; 0: after all */
     long long compare, sample;
     long long is_deterministic, attention_memory; /* cuDNN's attention */
     long long update;                             /* train_update */

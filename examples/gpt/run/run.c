@@ -61,11 +61,14 @@ int32_t run_timed_steps(const job* j) {
 
 memo_status run_load_weights(run* r, const job* j, memo_error* error) {
     memo_error reason;
-    const int is_needed = j->weights.n_tensors && !r->options.resume;
-    const memo_status status =
-        is_needed ? gpt_load_weights(r->model, &j->weights, &reason) : MEMO_STATUS_OK;
-    if (status == MEMO_STATUS_FORMAT) return gpt_invalid(error, "--model %s", reason.message);
-    return status ? memo_error_set(error, status, "--model %s", reason.message) : status;
+    const int is_adapter = r->options.architecture.lora.rank > 0;
+    const gpt_stored* from = is_adapter ? &j->adapter : &j->weights;
+    const char* option = is_adapter ? "--adapter" : "--model";
+    const memo_status status = from->n_tensors && !r->options.resume
+                                   ? gpt_load_weights(r->model, from, &reason)
+                                   : MEMO_STATUS_OK;
+    if (status == MEMO_STATUS_FORMAT) return gpt_invalid(error, "%s %s", option, reason.message);
+    return status ? memo_error_set(error, status, "%s %s", option, reason.message) : status;
 }
 
 /* rank, policy and flags are set. */
@@ -111,6 +114,7 @@ static memo_status run_create(run* r, job* j, memo_error* error) {
     desc.kernels = &r->device.kernels;
     desc.device = r->recorder ? memo_recorder_get_device(r->recorder) : r->device.device;
     desc.mesh = r->mesh;
+    desc.frozen = &j->weights;
     desc.n_micro_batches = o->accumulate;
     desc.session = &session;
     if (is_trial) session.policy = MEMO_POLICY_RECOMPUTE; /* pins no rows */

@@ -59,6 +59,7 @@ typedef struct job {
     char* save_path;           /* NULL: --save */
     gpt_lock lock;             /* in the first process */
     gpt_stored weights;        /* of --model; n_tensors 0: none */
+    gpt_stored adapter;        /* of --adapter; likewise */
     char* model_text;          /* config.json of --write-model */
     int64_t model_aside;       /* as save.aside */
     gpt_lock model_lock;       /* in the first process */
@@ -109,7 +110,7 @@ void team_close(team* t);
 /* Opens a new model of a planned policy on each rank. */
 memo_status team_open(team* t, job* j, memo_policy policy, int flags, memo_error* error);
 
-/* Sets the parameters from the files of --model, unless the run resumes another. */
+/* Sets the parameters from the files of --model, or of --adapter, unless the run resumes another. */
 memo_status run_load_weights(run* r, const job* j, memo_error* error);
 
 /* Runs, or stages, forward and backward of all micro-batches of a step. */
