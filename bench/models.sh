@@ -3,7 +3,9 @@
 #
 #   sh bench/models.sh [MODEL...]       lines of a table, in Markdown; MODEL: a name of train_gpt --model (default: those below)
 #
-# A cell is the faster plan of two: all of the MLP at once, or 4,096 rows at a time.  If RAM lacks, the same with a disk: d.  Nothing runs, and no GPU is needed.  Environment: TRAIN_GPT   the program (default build/examples/train_gpt)
+# A model has two lines of the whole model and two of adapters, --lora 16.  A cell is the faster plan of two: all of the MLP at once, or 4,096
+# rows at a time.  If RAM lacks, the same with a disk: d.  The files of frozen weights are in RAM as well, or else read from the disk.
+# Nothing runs, and no GPU is needed.  Environment: TRAIN_GPT   the program (default build/examples/train_gpt)
 set -u
 
 program=${TRAIN_GPT:-build/examples/train_gpt}
@@ -41,26 +43,36 @@ grouped() { echo "$1" | sed ':a
 s/\([0-9]\)\([0-9]\{3\}\)\($\|,\)/\1,\2\3/
 ta'; }
 
-line() { # MODEL TOKENS
-    printf '| %s | %s |' "$1" "$(grouped "$2")"
+# GiB of frozen weights, rounded up: of a plan's words in $out.
+frozen() { sed -n 's/^frozen *\([0-9.]*\) GiB .*/\1/p' "$out" | awk '{ printf "%d", $1 + 0.999 }'; }
+
+line() { # MODEL TOKENS TRAINED OPTIONS
+    printf '| %s | %s | %s |' "$1" "$3" "$(grouped "$2")"
+    files=0
+    if [ -n "$4" ]; then
+        planned "--model $1 --seq 1024 --cluster b200 --host-memory 2TiB $4"
+        files=$(frozen)
+    fi
     for machine in $machines; do
-        memory=${machine#*:} mark=
-        plan="--model $1 --seq $2 --cluster ${machine%%:*} --device-memory ${memory%:*}GiB --host-memory ${memory#*:}GiB"
-        fastest "$plan"
-        [ -n "$best" ] || { mark=' d' && fastest "$plan --spill /none --spill-bandwidth $disk_rate"; }
+        memory=${machine#*:} mark='' best=''
+        plan="--model $1 --seq $2 --cluster ${machine%%:*} --device-memory ${memory%:*}GiB $4"
+        left=$((${memory#*:} - ${files:-0}))
+        [ $left -le 0 ] || fastest "$plan --host-memory ${left}GiB"
+        [ -n "$best" ] || { mark=' d' && fastest "$plan --host-memory ${memory#*:}GiB --spill /none --spill-bandwidth $disk_rate"; }
         if [ -n "$best" ]; then printf ' %s |' "$(grouped "$best")$mark"; else printf ' no |'; fi
     done
     echo
 }
 
-echo '| model | tokens | rtx5080, 16 + 64 | rtx4090, 24 + 128 | rtx5090, 32 + 128 | h100, 80 + 256 | h200, 141 + 256 |'
-echo '|---|---|---|---|---|---|---|'
+echo '| model | trained | tokens | rtx5080, 16 + 64 | rtx4090, 24 + 128 | rtx5090, 32 + 128 | h100, 80 + 256 | h200, 141 + 256 |'
+echo '|---|---|---|---|---|---|---|---|'
 all=$([ $# -gt 0 ] || echo llama3-8b qwen3-8b qwen3-14b qwen3-32b)
 for model in ${all:-"$@"}; do
-    line "$model" 32768
-    line "$model" 131072
+    for tokens in 32768 131072; do
+        line "$model" $tokens whole ''
+        line "$model" $tokens LoRA '--lora 16'
+    done
 done
 if [ -n "$all" ]; then
-    echo '| Qwen3 30B-A3B | any | not yet: no experts | | | | |'
-    echo '| LoRA, all models | any | not yet: no adapters | | | | |'
+    echo '| Qwen3 30B-A3B | any | any | not yet: no experts | | | | |'
 fi

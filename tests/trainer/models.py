@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """models.py - tiny models of each family, and what PyTorch and transformers compute with them.
 
-  models.py make FOLDER         FOLDER/NAME/config.json and model.safetensors of each tests/data/models/NAME.json,
-                                FOLDER/tokens.u16, FOLDER/one.u16; plain Python
+  models.py make FOLDER         FOLDER/NAME/config.json and model.safetensors of each tests/data/models/NAME.json, FOLDER/NAME.adapter
+                                as peft writes it, FOLDER/tokens.u16, FOLDER/one.u16; plain Python
   models.py same A B            whether two folders have the same tensors, bit by bit; plain Python
   models.py write               tests/data/models/NAME.txt: loss, gradients and ten steps of AdamW; needs PyTorch and
                                 transformers in the versions below
-  models.py check               whether `write` would write the same, up to rounding
-  models.py trained PROGRAM     whether transformers has the losses of what train_gpt has trained and written
+  models.py check               whether `write` would write the same, up to rounding, and PyTorch has the numbers of NAME.lora.txt
+  models.py plain               tests/data/models/NAME.lora.txt: the same of adapters, in double precision, by the plain Python below.
+                                First this must have the loss and the gradients of NAME.txt
+  models.py trained PROGRAM     whether transformers, and peft of adapters, have the losses of what train_gpt has trained and written
 
-pip install torch==2.8.0 transformers==4.56.2 safetensors==0.6.2 numpy==2.3.3
+pip install torch==2.8.0 transformers==4.56.2 safetensors==0.6.2 numpy==2.3.3 peft==0.17.1
 
 A weight is a function of its tensor's name and its index alone, so that tests make the same weights without these packages.
 A gradient is written as its norm and its sums with four patterns of signs.
@@ -17,6 +19,7 @@ A gradient is written as its norm and its sums with four patterns of signs.
 import glob
 import json
 import math
+import operator
 import os
 import struct
 import sys
@@ -25,6 +28,7 @@ DATA = os.path.join(os.path.dirname(__file__), "..", "data", "models")
 VERSIONS = {"torch": "2.8.0", "transformers": "4.56.2"}
 BATCH, LENGTH, STEPS, SIGNS = 2, 24, 10, 4
 RATE, BETAS, EPSILON, DECAY = 0.01, (0.9, 0.99), 1e-8, 0.1
+RANK, ALPHA = 4, 8
 MASK = (1 << 64) - 1
 
 
@@ -83,6 +87,43 @@ def tensors_of(c):
         yield "lm_head.weight", (vocabulary, hidden)
 
 
+def adapters_of(c):
+    """The matrices that have adapters, with the names and shapes of A and B."""
+    for name, shape in tensors_of(c):
+        if name.endswith("_proj.weight"):
+            prefix = "base_model.model." + name[: -len("weight")]
+            yield name, (prefix + "lora_A.weight", (RANK, shape[1])), (prefix + "lora_B.weight", (shape[0], RANK))
+
+
+def adapter_config(model):
+    """As peft 0.17 writes it."""
+    empty = dict.fromkeys(
+        ["auto_mapping", "corda_config", "eva_config", "exclude_modules", "layer_replication", "layers_pattern"]
+        + ["layers_to_transform", "megatron_config", "modules_to_save", "revision", "target_parameters", "trainable_token_indices"]
+    )
+    no = dict.fromkeys(["fan_in_fan_out", "lora_bias", "use_dora", "use_qalora", "use_rslora"], False)
+    modules = ["q_proj", "up_proj", "o_proj", "k_proj", "gate_proj", "down_proj", "v_proj"]  # a set in peft: in any order
+    return {
+        **{"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": model, "r": RANK, "lora_alpha": ALPHA},
+        **{"target_modules": modules, "lora_dropout": 0.0, "bias": "none", "inference_mode": True, "init_lora_weights": True},
+        **{"megatron_core": "megatron.core", "qalora_group_size": 16, "rank_pattern": {}, "alpha_pattern": {}, "loftq_config": {}},
+        **empty,
+        **no,
+    }
+
+
+def write_tensors(path, tensors):
+    header, data = {}, b""
+    for name, shape in tensors:
+        n = math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + 4 * n]}
+        data += struct.pack(f"<{n}f", *(weight(name, i) for i in range(n)))
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
 def make(folder):
     os.makedirs(folder, exist_ok=True)
     for path in sorted(glob.glob(os.path.join(DATA, "*.json"))):
@@ -92,22 +133,20 @@ def make(folder):
         os.makedirs(to, exist_ok=True)
         with open(os.path.join(to, "config.json"), "w") as file:
             json.dump(config, file)
-        header, data = {}, b""
-        for name, shape in tensors_of(config):
-            n = math.prod(shape)
-            header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + 4 * n]}
-            data += struct.pack(f"<{n}f", *(weight(name, i) for i in range(n)))
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
-        with open(os.path.join(to, "model.safetensors"), "wb") as file:
-            file.write(struct.pack("<Q", len(text)) + text + data)
+        write_tensors(os.path.join(to, "model.safetensors"), tensors_of(config))
+        os.makedirs(to + ".adapter", exist_ok=True)
+        with open(os.path.join(to + ".adapter", "adapter_config.json"), "w") as file:
+            json.dump(adapter_config(to), file)
+        adapters = [tensor for _, *pair in adapters_of(config) for tensor in pair]
+        write_tensors(os.path.join(to + ".adapter", "adapter_model.safetensors"), adapters)
     for name, n in (("tokens.u16", 2000), ("one.u16", LENGTH + 1)):
         with open(os.path.join(folder, name), "wb") as file:
             file.write(struct.pack(f"<{n}H", *(token(0, i, 67) for i in range(n))))
 
 
 def read(folder):
-    with open(os.path.join(folder, "model.safetensors"), "rb") as file:
+    name = "model.safetensors" if os.path.exists(os.path.join(folder, "config.json")) else "adapter_model.safetensors"
+    with open(os.path.join(folder, name), "rb") as file:
         text = file.read()
     n = struct.unpack("<Q", text[:8])[0]
     header, data = json.loads(text[8 : 8 + n]), text[8 + n :]
@@ -123,6 +162,287 @@ def same(a, b):
     different = sorted(name for name in a.keys() | b.keys() if a.get(name) != b.get(name))
     print("\n".join(different) or f"{len(a)} tensors, all the same")
     return 1 if different else 0
+
+
+# ---- in plain Python: lists of rows, double precision, formulas by hand ----
+
+
+def matrix(name, shape):
+    rows, columns = (1, shape[0]) if len(shape) == 1 else shape
+    values = [[weight(name, i * columns + j) for j in range(columns)] for i in range(rows)]
+    return values[0] if len(shape) == 1 else values
+
+
+def dot(a, b):
+    return sum(map(operator.mul, a, b))
+
+
+def times_transposed(a, b):
+    return [[dot(x, y) for y in b] for x in a]
+
+
+def turned(a):
+    return [list(column) for column in zip(*a)]
+
+
+def add_to(a, b, factor=1.0):
+    for x, y in zip(a, b):
+        for j, value in enumerate(y):
+            x[j] += factor * value
+
+
+class Plain:
+    """A model, its adapters if there are any, and the gradients of all."""
+
+    def __init__(self, config, has_adapters):
+        self.c, self.scale = config, ALPHA / RANK
+        self.w = {name: matrix(name, shape) for name, shape in tensors_of(config)}
+        self.pairs = {}
+        for name, a, b in adapters_of(config) if has_adapters else ():
+            self.pairs[name] = a[0], b[0]
+            self.w[a[0]], self.w[b[0]] = matrix(*a), matrix(*b)
+        self.size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        self.frequencies = [self.frequency(j) for j in range(self.size // 2)]
+
+    def frequency(self, j):
+        c, law = self.c, self.c.get("rope_scaling") or {}
+        plain, kind = c.get("rope_theta", 10000) ** (-2 * j / self.size), law.get("rope_type") or law.get("type")
+        if kind == "linear":
+            return plain / law["factor"]
+        if kind == "llama3":
+            turns = law["original_max_position_embeddings"] * plain / (2 * math.pi)
+            low, high = law["low_freq_factor"], law["high_freq_factor"]
+            part = min(max((turns - low) / (high - low), 0), 1)
+            return part * plain + (1 - part) * plain / law["factor"]
+        return plain
+
+    # Each function keeps what its backward needs in a closure; self.back has them in order.
+
+    def linear(self, name, x):
+        y = times_transposed(x, self.w[name])
+        low = None
+        if name in self.pairs:
+            a, b = self.pairs[name]
+            low = times_transposed(x, self.w[a])
+            add_to(y, times_transposed(low, self.w[b]), self.scale)
+
+        def back(dy):
+            dx = times_transposed(dy, turned(self.w[name]))
+            self.add(name, times_transposed(turned(dy), turned(x)))
+            if low:
+                d_low = [[self.scale * v for v in row] for row in times_transposed(dy, turned(self.w[b]))]
+                self.add(b, [[self.scale * v for v in row] for row in times_transposed(turned(dy), turned(low))])
+                self.add(a, times_transposed(turned(d_low), turned(x)))
+                add_to(dx, times_transposed(d_low, turned(self.w[a])))
+            return dx
+
+        return y, back
+
+    def add(self, name, gradient):
+        if name not in self.g:
+            self.g[name] = gradient
+        elif isinstance(gradient[0], list):
+            add_to(self.g[name], gradient)
+        else:
+            self.g[name] = list(map(operator.add, self.g[name], gradient))
+
+    def norm(self, name, x):
+        w, n = self.w[name], len(x[0])
+        roots = [(dot(row, row) / n + self.c["rms_norm_eps"]) ** -0.5 for row in x]
+        y = [[v * r * k for v, k in zip(row, w)] for row, r in zip(x, roots)]
+
+        def back(dy):
+            self.add(name, [sum(d[j] * row[j] * r for d, row, r in zip(dy, x, roots)) for j in range(n)])
+            dx = []
+            for d, row, r in zip(dy, x, roots):
+                along = sum(map(operator.mul, map(operator.mul, d, w), row)) * r**3 / n
+                dx.append([v * k * r - u * along for v, k, u in zip(d, w, row)])
+            return dx
+
+        return y, back
+
+    def rope(self, heads, length, direction):
+        """Rows of heads, one token after another."""
+        n, half, result = len(heads) // (BATCH * length), self.size // 2, []
+        for i, row in enumerate(heads):
+            position = i // n % length
+            turns = [position * f * direction for f in self.frequencies]
+            one = [row[j] * math.cos(t) - row[j + half] * math.sin(t) for j, t in enumerate(turns)]
+            result.append(one + [row[j + half] * math.cos(t) + row[j] * math.sin(t) for j, t in enumerate(turns)])
+        return result
+
+    def part(self, layer, kind, x, length):
+        """q, k or v: heads, one token after another."""
+        name = f"model.layers.{layer}.self_attn.{kind}_"
+        y, linear_back = self.linear(name + "proj.weight", x)
+        bias = self.w.get(name + "proj.bias")
+        if bias:
+            y = [list(map(operator.add, row, bias)) for row in y]
+        n = len(y[0]) // self.size
+        heads = [row[h * self.size : (h + 1) * self.size] for row in y for h in range(n)]
+        norm_back = None
+        if name + "norm.weight" in self.w:
+            heads, norm_back = self.norm(name + "norm.weight", heads)
+        if kind != "v":
+            heads = self.rope(heads, length, 1)
+
+        def back(d):
+            if kind != "v":
+                d = self.rope(d, length, -1)
+            if norm_back:
+                d = norm_back(d)
+            d = [sum(d[i : i + n], []) for i in range(0, len(d), n)]
+            if bias:
+                self.add(name + "proj.bias", [sum(column) for column in zip(*d)])
+            return linear_back(d)
+
+        return heads, back
+
+    def attention(self, layer, x, length):
+        parts = [self.part(layer, kind, x, length) for kind in "qkv"]
+        (q, q_back), (k, k_back), (v, v_back) = parts
+        n, m, root = len(q) // len(x), len(k) // len(x), self.size**-0.5
+        out, all_p = [], []
+        for i, query in enumerate(q):
+            token, head = i // n, i % n // (n // m)
+            first = token // length * length
+            keys = [t * m + head for t in range(first, token + 1)]
+            scores = [dot(query, k[j]) * root for j in keys]
+            most = max(scores)
+            p = [math.exp(s - most) for s in scores]
+            total = sum(p)
+            p = [u / total for u in p]
+            all_p.append((keys, p))
+            out.append([sum(u * v[j][e] for u, j in zip(p, keys)) for e in range(self.size)])
+        y, o_back = self.linear(
+            f"model.layers.{layer}.self_attn.o_proj.weight", [sum(out[i : i + n], []) for i in range(0, len(out), n)]
+        )
+
+        def back(dy):
+            d = o_back(dy)
+            d_out = [row[h * self.size : (h + 1) * self.size] for row in d for h in range(n)]
+            dq, dk, dv = ([[0.0] * self.size for _ in part] for part in (q, k, v))
+            for i, (keys, p) in enumerate(all_p):
+                dp = [dot(d_out[i], v[j]) for j in keys]
+                along = dot(dp, p)
+                for u, w, j in zip(p, dp, keys):
+                    ds = u * (w - along) * root
+                    for e in range(self.size):
+                        dv[j][e] += u * d_out[i][e]
+                        dq[i][e] += ds * k[j][e]
+                        dk[j][e] += ds * q[i][e]
+            dx = q_back(dq)
+            add_to(dx, k_back(dk))
+            add_to(dx, v_back(dv))
+            return dx
+
+        return y, back
+
+    def mlp(self, layer, x):
+        prefix = f"model.layers.{layer}.mlp."
+        gate, gate_back = self.linear(prefix + "gate_proj.weight", x)
+        up, up_back = self.linear(prefix + "up_proj.weight", x)
+        s = [[1 / (1 + math.exp(-v)) for v in row] for row in gate]
+        active = [[a * b * c for a, b, c in zip(*rows)] for rows in zip(gate, s, up)]
+        y, down_back = self.linear(prefix + "down_proj.weight", active)
+
+        def back(dy):
+            d = down_back(dy)
+            dx = up_back([[a * b * c for a, b, c in zip(*rows)] for rows in zip(d, gate, s)])
+            slopes = [[a * u * b * (1 + g * (1 - b)) for a, u, g, b in zip(*rows)] for rows in zip(d, up, gate, s)]
+            add_to(dx, gate_back(slopes))
+            return dx
+
+        return y, back
+
+    def loss(self, rows):
+        """Of sequences of equal length; self.g has the gradients of all."""
+        self.g, length, backs = {}, len(rows[0]) - 1, []
+        tokens = [t for row in rows for t in row[:-1]]
+        targets = [t for row in rows for t in row[1:]]
+        table = self.w["model.embed_tokens.weight"]
+        x = [list(table[t]) for t in tokens]
+        for layer in range(self.c["num_hidden_layers"]):
+            for name, block in ("input_layernorm", self.attention), ("post_attention_layernorm", self.mlp):
+                normed, norm_back = self.norm(f"model.layers.{layer}.{name}.weight", x)
+                y, back = block(layer, normed, *([length] if block == self.attention else []))
+                x = [list(map(operator.add, a, b)) for a, b in zip(x, y)]
+                backs.append((norm_back, back))
+        normed, norm_back = self.norm("model.norm.weight", x)
+        head = "model.embed_tokens.weight" if self.c["tie_word_embeddings"] else "lm_head.weight"
+        logits, head_back = self.linear(head, normed)
+        loss, n = 0.0, len(tokens)
+        for row, target in zip(logits, targets):
+            most = max(row)
+            total = sum(math.exp(v - most) for v in row)
+            loss += (math.log(total) + most - row[target]) / n
+            row[:] = [math.exp(v - most) / total / n for v in row]
+            row[target] -= 1 / n
+
+        dx = norm_back(head_back(logits))
+        for norm_back, back in reversed(backs):
+            add_to(dx, norm_back(back(dx)))
+        gradient = [[0.0] * len(table[0]) for _ in table]
+        for t, d in zip(tokens, dx):
+            add_to([gradient[t]], [d])
+        self.add("model.embed_tokens.weight", gradient)
+        return loss
+
+
+def tensor_line(name, gradient):
+    columns = len(gradient[0]) if isinstance(gradient[0], list) else 0
+    flat = [v for row in gradient for v in row] if columns else gradient
+    sums = [sum(x * sign(k, i) for i, x in enumerate(flat)) for k in range(SIGNS)]
+    numbers = " ".join(f"{x:.9g}" for x in [math.sqrt(dot(flat, flat)), *sums])
+    return f"tensor {name} {len(gradient)} {columns} {numbers}"
+
+
+def adapter_lines():
+    return [f"batch {BATCH} {LENGTH} {RATE} {BETAS[0]} {BETAS[1]} {EPSILON} {DECAY}", f"lora {RANK} {ALPHA}"]
+
+
+def rows_of(vocabulary):
+    return [[token(b, i, vocabulary) for i in range(LENGTH + 1)] for b in range(BATCH)]
+
+
+def plain_adapters(config):
+    """The lines of NAME.lora.txt, beside the first."""
+    model, lines, state = Plain(config, True), adapter_lines(), {}
+    names = sorted(name for pair in model.pairs.values() for name in pair)
+    for step in range(STEPS):
+        loss = model.loss(rows_of(config["vocab_size"]))
+        if step == 0:
+            lines += [tensor_line(name, model.g[name]) for name in names]
+        lines.append(f"step {loss:.9g}")
+        for name in names:
+            for i, row in enumerate(model.w[name]):
+                for j, g in enumerate(model.g[name][i]):
+                    m, v = state.get((name, i, j), (0.0, 0.0))
+                    m, v = BETAS[0] * m + (1 - BETAS[0]) * g, BETAS[1] * v + (1 - BETAS[1]) * g * g
+                    state[name, i, j] = m, v
+                    mean, square = m / (1 - BETAS[0] ** (step + 1)), v / (1 - BETAS[1] ** (step + 1))
+                    row[j] -= RATE * mean / (math.sqrt(square) + EPSILON) + RATE * DECAY * row[j]
+    return lines
+
+
+def plain():
+    bad = 0
+    for path in sorted(glob.glob(os.path.join(DATA, "*.json"))):
+        with open(path) as file:
+            config = json.load(file)
+        model = Plain(config, False)
+        loss = model.loss(rows_of(config["vocab_size"]))
+        with open(path[:-5] + ".txt") as file:
+            kept = [line for line in file.read().splitlines() if line.startswith("tensor ")]
+            file.seek(0)
+            kept.append(next(line for line in file if line.startswith("step ")))
+        lines = [tensor_line(line.split()[1], model.g[line.split()[1]]) for line in kept[:-1]] + [f"step {loss:.9g}"]
+        different = [x for x, y in zip(kept, lines) if not near(x, y)]
+        bad += len(different)
+        print(f"{os.path.basename(path)[:-5]}: {len(lines)} lines of PyTorch, {len(different)} differ", *different, sep="\n  ")
+        with open(path[:-5] + ".lora.txt", "w") as file:
+            file.write("\n".join(["# models.py plain: adapters, float64, plain Python", *plain_adapters(config)]) + "\n")
+    return 1 if bad else 0
 
 
 # ---- with PyTorch and transformers ----
@@ -179,6 +499,41 @@ def compute(folder, name):
     return lines
 
 
+def compute_adapters(folder, name):
+    """As peft computes them: y = base(x) + lora_B(lora_A(x)) * scaling."""
+    import torch
+
+    class Adapted(torch.nn.Module):
+        def __init__(self, base, a, b):
+            super().__init__()
+            self.base, self.a, self.b = base, torch.nn.Parameter(a), torch.nn.Parameter(b)
+
+        def forward(self, x):
+            return self.base(x) + torch.nn.functional.linear(torch.nn.functional.linear(x, self.a), self.b) * (ALPHA / RANK)
+
+    model = load(os.path.join(folder, name)).requires_grad_(False)
+    with open(os.path.join(folder, name, "config.json")) as file:
+        config = json.load(file)
+    adapters = {}
+    for base, a, b in adapters_of(config):
+        parent, _, child = base[: -len(".weight")].rpartition(".")
+        adapted = Adapted(getattr(model.get_submodule(parent), child), *(torch.tensor(matrix(*t)) for t in (a, b)))
+        setattr(model.get_submodule(parent), child, adapted)
+        adapters[a[0]], adapters[b[0]] = adapted.a, adapted.b
+    names = sorted(adapters)
+    optimizer = torch.optim.AdamW([adapters[n] for n in names], lr=RATE, betas=BETAS, eps=EPSILON, weight_decay=DECAY)
+    lines = adapter_lines()
+    for step in range(STEPS):
+        loss = loss_of(model, rows_of(config["vocab_size"]))
+        optimizer.zero_grad()
+        loss.backward()
+        if step == 0:
+            lines += [tensor_line(n, adapters[n].grad.double().tolist()) for n in names]
+        lines.append(f"step {loss.item():.9g}")
+        optimizer.step()
+    return lines
+
+
 def near(a, b):
     """The same words, and numbers that differ by rounding."""
     a, b = a.split(), b.split()
@@ -210,18 +565,22 @@ def reference(is_check):
                 with open(path[:-5] + ".txt", "w") as file:
                     file.write("\n".join(lines) + "\n")
                 continue
-            with open(path[:-5] + ".txt") as file:
-                kept = file.read().splitlines()
-            different = [x for x, y in zip(kept, lines) if not near(x, y)]
-            bad += len(different) + abs(len(kept) - len(lines))
-            print(f"{name}: {len(lines)} lines, {len(different)} differ", *different, sep="\n  ")
+            for end, lines in (".txt", lines), (".lora.txt", ["#", *compute_adapters(folder, name)]):
+                with open(path[:-5] + end) as file:
+                    kept = file.read().splitlines()
+                different = [x for x, y in zip(kept, lines) if not near(x, y)]
+                bad += len(different) + abs(len(kept) - len(lines))
+                print(f"{name}{end}: {len(lines)} lines, {len(different)} differ", *different, sep="\n  ")
     return 1 if bad else 0
 
 
 def trained(program):
     """Ten steps on one sequence; the model that is written has its next loss in transformers, and in the program again."""
+    import shutil
     import subprocess
     import tempfile
+
+    import peft
 
     bad = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -231,17 +590,23 @@ def trained(program):
             name = os.path.basename(path)[:-5]
             model, written = os.path.join(folder, name), os.path.join(folder, name + ".written")
             few = ["--tokens", tokens, "--seq", str(LENGTH), "--batch", "1", "--tile", "8"]
-            for type_, bound in ("f32", 1e-6), ("bf16", 1e-2):
-                first = [program, "--model", model, *few, "--type", type_, "--steps", "10", "--write-model", written]
-                again = [program, "--model", written, *few, "--type", type_, "--steps", "1", "--learning-rate", "0"]
+            cases = [("f32", 1e-6, "whole"), ("bf16", 1e-2, "whole"), ("f32", 1e-6, "adapters")]
+            for type_, bound, kind in cases:
+                new = ["--lora", "4", "--lora-targets", "q,v,up"] if kind == "adapters" else []
+                of_written = ["--model", model, "--adapter", written] if new else ["--model", written]
+                first = [program, "--model", model, *new, *few, "--type", type_, "--steps", "10", "--write-model", written]
+                again = [program, *of_written, *few, "--type", type_, "--steps", "1", "--learning-rate", "0"]
+                if new:
+                    shutil.rmtree(written)
                 subprocess.run(first, check=True, stdout=subprocess.DEVNULL)
                 subprocess.run([*again, "--loss-log", log], check=True, stdout=subprocess.DEVNULL)
                 with open(log) as file:
                     of_program = float(file.read().split()[1])
-                of_transformers = loss_of(load(written), [[token(0, i, 67) for i in range(LENGTH + 1)]]).item()
-                is_bad = not abs(of_program / of_transformers - 1) < bound
+                loaded = peft.PeftModel.from_pretrained(load(model), written) if new else load(written)
+                of_others = loss_of(loaded, [[token(0, i, 67) for i in range(LENGTH + 1)]]).item()
+                is_bad = not abs(of_program / of_others - 1) < bound
                 bad += is_bad
-                print(f"{name} {type_}: loss {of_program:.7g}, transformers {of_transformers:.7g}{', too far' if is_bad else ''}")
+                print(f"{name} {kind} {type_}: loss {of_program:.7g}, elsewhere {of_others:.7g}{', too far' if is_bad else ''}")
     return 1 if bad else 0
 
 
@@ -255,6 +620,8 @@ def main(arguments):
             return reference(False)
         case ["check"]:
             return reference(True)
+        case ["plain"]:
+            return plain()
         case ["trained", program]:
             return trained(program)
     print(__doc__, file=sys.stderr)

@@ -248,7 +248,7 @@ TEST(adapters_that_cannot_be_are_refused) {
     gpt_config config = good;
     config.lora.rank = 17;
     CHECK_IS(gpt_check_config(&config, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);
-    CHECK_TEXT(error.message, "--lora 17: a rank from 1 to the 16 of a token");
+    CHECK_TEXT(error.message, "--lora 17: a rank from 1 to 16, the width of a token, would work");
     config = good;
     config.lora.alpha = 0;
     CHECK_IS(gpt_check_config(&config, &error), ==, MEMO_STATUS_INVALID_ARGUMENT);

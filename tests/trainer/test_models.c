@@ -1,6 +1,7 @@
 /* test_models.c - models of other libraries: loss, gradients and ten steps of AdamW against what
- * PyTorch and transformers computed (tests/data/models, tests/trainer/models.py), with the same bits
- * in every budget; files of every type and split; models that are refused; models that are written.
+ * PyTorch and transformers computed (tests/data/models, tests/trainer/models.py), and of adapters
+ * what plain Python computed that has their numbers, with the same bits in every budget; files of
+ * every type and split; models and adapters that are refused, and that are written.
  *
  * Weights are a function of a tensor's name and an element's index: nothing here needs PyTorch. */
 #include "memo.h"
@@ -29,8 +30,13 @@ static const char* path_in(const char* name) {
     snprintf(paths[next], sizeof paths[next], "%s/%s", folder, name);
     return paths[next];
 }
-static const char* const file_names[] = {"config.json", "model.safetensors", "a.safetensors",
-                                         "b.safetensors", "model.safetensors.index.json"};
+static const char* const file_names[] = {"config.json",
+                                         "model.safetensors",
+                                         "a.safetensors",
+                                         "b.safetensors",
+                                         "adapter_config.json",
+                                         "adapter_model.safetensors",
+                                         "model.safetensors.index.json"};
 static void clear_folder(void) {
     for (size_t i = 0; i < sizeof file_names / sizeof *file_names; i++)
         unlink(path_in(file_names[i]));
@@ -58,6 +64,7 @@ static char* read_file(const char* path, int64_t* n_bytes) {
 /* ---- what was computed elsewhere -------------------------------------------------------------- */
 
 enum { MOST_TENSORS = 64, N_SIGNS = 4, N_TIMES = 10 };
+static const char name_of_plain_model[] = ".txt", name_of_adapters[] = ".lora.txt";
 typedef struct reference_tensor {
     char name[80];
     int64_t rows, columns; /* columns 0: a vector */
@@ -66,16 +73,17 @@ typedef struct reference_tensor {
 typedef struct reference {
     int64_t batch, length;
     double rate, beta1, beta2, epsilon, decay;
+    gpt_lora lora; /* rank 0: of a model without adapters */
     reference_tensor tensors[MOST_TENSORS];
     int n_tensors, n_steps;
     double steps[N_TIMES];
 } reference;
 
-static reference read_reference(const char* name) {
+static reference read_reference(const char* name, const char* end) {
     char path[128];
     int64_t n_bytes;
     reference r = {0};
-    snprintf(path, sizeof path, "tests/data/models/%s.txt", name);
+    snprintf(path, sizeof path, "tests/data/models/%s%s", name, end);
     own_memory char* text = read_file(path, &n_bytes);
     for (char* line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
         reference_tensor* t = &r.tensors[r.n_tensors];
@@ -83,6 +91,8 @@ static reference read_reference(const char* name) {
         if (sscanf(line, "batch %lld %lld %lf %lf %lf %lf %lf", &a, &b, &r.rate, &r.beta1, &r.beta2,
                    &r.epsilon, &r.decay) == 7) {
             r.batch = a, r.length = b;
+        } else if (sscanf(line, "lora %lld %lld", &a, &b) == 2) {
+            r.lora.rank = (int32_t)a, r.lora.alpha = (double)b;
         } else if (sscanf(line, "tensor %79s %lld %lld %lf %lf %lf %lf %lf", t->name, &a, &b,
                           &t->norm, &t->sums[0], &t->sums[1], &t->sums[2], &t->sums[3]) == 8) {
             t->rows = a, t->columns = b;
@@ -180,7 +190,7 @@ static void write_config(const char* name) {
     write_file("config.json", text, n_bytes);
 }
 static reference write_model(const char* name, stored_as as) {
-    const reference r = read_reference(name);
+    const reference r = read_reference(name, name_of_plain_model);
     clear_folder();
     write_config(name);
     write_tensors("model.safetensors", &r, 0, r.n_tensors, as);
@@ -302,6 +312,225 @@ static void check_family(const char* name) {
         train(small.model, &r, NULL, again);
         CHECK_CASE(!memcmp(losses, again, sizeof losses), "policy %d: other bits", policy);
     }
+}
+
+/* ---- adapters ---------------------------------------------------------------------------------- */
+
+static void write_adapters(const reference* r) {
+    static const char config[] =
+        "{\"peft_type\":\"LORA\",\"task_type\":\"CAUSAL_LM\",\"r\":4,\"lora_alpha\":8,"
+        "\"lora_dropout\":0.0,\"bias\":\"none\",\"target_modules\":[\"v_proj\",\"q_proj\","
+        "\"k_proj\",\"o_proj\",\"down_proj\",\"up_proj\",\"gate_proj\"],\"use_dora\":false,"
+        "\"rank_pattern\":{},\"modules_to_save\":null,\"inference_mode\":true}";
+    write_file("adapter_config.json", config, (int64_t)sizeof config - 1);
+    write_tensors("adapter_model.safetensors", r, 0, r->n_tensors, AS_F32);
+}
+
+/* The folder as an adapter, into an open model. */
+static void load_adapters(gpt_model* model) {
+    gpt_stored stored;
+    gpt_lora lora;
+    CHECK_OK(gpt_read_adapter(folder, &lora, &error));
+    CHECK(lora.rank == model->config.lora.rank && lora.targets == 127);
+    CHECK_OK(gpt_stored_open_file(folder, "adapter_model.safetensors", &stored, &error));
+    CHECK_OK(gpt_check_weights(&model->config, &stored, &error));
+    CHECK_OK(gpt_load_weights(model, &stored, &error));
+    gpt_stored_close(&stored);
+}
+
+/* A model of the folder with its adapters, in a device of these budgets. */
+static void open_adapted(gpt_config config, const gpt_stored* frozen,
+                         const memo_session_desc* session, gpt_test_run* run) {
+    gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
+    memo_session_desc budgets = session ? *session : MEMO_ZERO(memo_session_desc);
+    desc.session = &budgets;
+    desc.frozen = frozen;
+    if (session) budgets.device_bytes = gpt_test_least(desc);
+    CHECK_OK(gpt_plan(&desc, NULL, &run->step, &error));
+    if (!run->step) return;
+    memo_host_device_desc host = {.device_memory_bytes = run->step->device_bytes};
+    desc.plan = run->step;
+    CHECK_OK(memo_host_device_create(&host, &run->host, &error));
+    gpt_test_attach(run, &desc);
+    CHECK_OK(gpt_create(&desc, &run->model, &error));
+    if (run->model) load_adapters(run->model);
+}
+
+/* Of a family, as check_family. */
+static void check_adapters(const char* name) {
+    const reference whole = write_model(name, AS_F32), r = read_reference(name, name_of_adapters);
+    gpt_config config = config_of(&whole);
+    double losses[N_TIMES], again[N_TIMES];
+    gpt_stored frozen;
+    own_run run = {0};
+    IN_CASE("%s", name);
+    CHECK(r.lora.rank == 4 && r.n_tensors == 28);
+    write_adapters(&r);
+    CHECK_OK(gpt_read_adapter(folder, &config.lora, &error));
+    CHECK(config.lora.rank == 4 && config.lora.alpha > 7.9 && config.lora.alpha < 8.1);
+    own_memory float* gradients = (float*)calloc((size_t)gpt_n_parameters(&config), sizeof(float));
+    CHECK_OK(gpt_stored_open(folder, &frozen, &error));
+    open_adapted(config, &frozen, NULL, &run);
+    if (!run.model) return;
+    train(run.model, &r, gradients, losses);
+    check_gradients(&config, gradients, &r);
+    for (int step = 0; step < N_TIMES; step++) {
+        const double difference = fabs(losses[step] / r.steps[step] - 1);
+        CHECK_CASE(difference < (step ? 1e-4 : 1e-6), "step %d: loss %.9g instead of %.9g", step,
+                   losses[step], r.steps[step]);
+        worst_loss = memo_test_worst(worst_loss, difference);
+    }
+
+    for (int policy = MEMO_POLICY_RECOMPUTE; policy <= MEMO_POLICY_MEMO; policy++) {
+        const memo_session_desc budgets = {.policy = (memo_policy)policy, .alpha = 0.5};
+        own_run small = {0};
+        open_adapted(config, &frozen, &budgets, &small);
+        if (!small.model) break;
+        CHECK_IS(small.step->n_streamed, >, 0);
+        train(small.model, &r, NULL, again);
+        CHECK_CASE(!memcmp(losses, again, sizeof losses), "policy %d: other bits", policy);
+    }
+    gpt_stored_close(&frozen);
+}
+
+TEST(adapters_are_as_in_plain_python) {
+    static const char* const names[] = {"llama2", "llama3", "qwen2", "qwen3"};
+    for (int i = 0; i < 4; i++) check_adapters(names[i]);
+}
+
+/* What is written is read again, with all its bits, in bf16 too. */
+TEST(adapters_are_written_as_they_were_trained) {
+    for (int as_bf16 = 0; as_bf16 < 2; as_bf16++) {
+        const reference whole = write_model("qwen3", as_bf16 ? AS_BF16 : AS_F32),
+                        r = read_reference("qwen3", name_of_adapters);
+        gpt_config config = config_of(&whole);
+        gpt_stored frozen, before, after;
+        double losses[2][N_TIMES];
+        own_run run = {0}, again = {0};
+        write_adapters(&r);
+        config.type = as_bf16 ? MEMO_TYPE_BF16 : MEMO_TYPE_F32;
+        CHECK_OK(gpt_read_adapter(folder, &config.lora, &error));
+        CHECK_OK(gpt_stored_open(folder, &frozen, &error));
+        open_adapted(config, &frozen, NULL, &run);
+        if (!run.model) return;
+        char* text = gpt_adapter_text(&config.lora, "a model", &error);
+        CHECK_OK(gpt_stored_open_file(folder, "adapter_model.safetensors", &before, &error));
+        CHECK_OK(gpt_save_weights(run.model, folder, text, 7, &error));
+        CHECK_OK(gpt_stored_open_file(folder, "adapter_model.safetensors", &after, &error));
+        CHECK_IS(after.n_tensors, ==, before.n_tensors);
+        for (int64_t t = 0; t < after.n_tensors; t++) {
+            const gpt_stored_tensor *a = &before.tensors[t], *b = &after.tensors[t];
+            CHECK_CASE(!strcmp(a->name, b->name) && !strcmp(a->type, b->type) &&
+                           a->n_bytes == b->n_bytes && !memcmp(a->dims, b->dims, sizeof a->dims) &&
+                           !memcmp(a->bytes, b->bytes, (size_t)a->n_bytes),
+                       "%s", a->name);
+        }
+        gpt_stored_close(&before);
+        gpt_stored_close(&after);
+
+        /* After steps, too: the moments begin again, so that only the first loss is the same. */
+        train(run.model, &r, NULL, losses[0]);
+        CHECK_OK(gpt_save_weights(run.model, folder, text, 7, &error));
+        train(run.model, &r, NULL, losses[0]);
+        open_adapted(config, &frozen, NULL, &again);
+        if (!again.model) return;
+        train(again.model, &r, NULL, losses[1]);
+        CHECK(!memcmp(&losses[0][0], &losses[1][0], sizeof(double)));
+        CHECK_TEXT(text, "\"base_model_name_or_path\":\t\"a model\"");
+        free(text);
+        gpt_stored_close(&frozen);
+    }
+}
+
+TEST(adapters_that_are_not_supported_are_refused_by_field) {
+    static const struct {
+        const char *field, *value, *part;
+    } cases[] = {
+        {"peft_type", "\"LOHA\"", "peft_type: \"LOHA\" is not supported; LORA would work"},
+        {"peft_type", NULL, "peft_type: nothing is not supported"},
+        {"bias", "\"all\"", "bias: \"all\" is not supported; none would work"},
+        {"lora_dropout", "0.05", "lora_dropout: 0.05 is not supported"},
+        {"use_dora", "true", "use_dora: true is not supported; an adapter without it"},
+        {"use_rslora", "true", "use_rslora: true"},
+        {"rank_pattern", "{\"q_proj\":8}", "rank_pattern: {\"q_proj\":8}"},
+        {"modules_to_save", "[\"lm_head\"]", "modules_to_save: [\"lm_head\"]"},
+        {"layers_to_transform", "[0]", "layers_to_transform: [0]"},
+        {"r", "0", "r: not such a number"},
+        {"r", NULL, "r: missing; a whole number"},
+        {"r", "4.5", "r: not such a number"},
+        {"lora_alpha", "\"8\"", "lora_alpha: not such a number"},
+        {"lora_alpha", "-1", "lora_alpha: not such a number"},
+        {"lora_alpha", NULL, "lora_alpha: missing"},
+        {"target_modules", "\"all-linear\"", "target_modules: \"all-linear\" is not supported"},
+        {"target_modules", "[\"q_proj\",\"lm_head\"]", "target_modules: [\"q_proj\",\"lm_head\"]"},
+        {"target_modules", "[]", "target_modules: []"},
+        {"target_modules", "[3]", "target_modules: [3]"},
+    };
+    const reference r = read_reference("qwen3", name_of_adapters);
+    int64_t n_bytes;
+    clear_folder();
+    write_adapters(&r);
+    own_memory char* good = read_file(path_in("adapter_config.json"), &n_bytes);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cJSON* json = cJSON_Parse(good);
+        gpt_lora lora = {0};
+        IN_CASE("%s: %s", cases[i].field, cases[i].value ? cases[i].value : "none");
+        cJSON_DeleteItemFromObject(json, cases[i].field);
+        if (cases[i].value) cJSON_AddRawToObject(json, cases[i].field, cases[i].value);
+        char* text = cJSON_Print(json);
+        write_file("adapter_config.json", text, (int64_t)strlen(text));
+        cJSON_free(text);
+        cJSON_Delete(json);
+        memset(&error, 0, sizeof error);
+        const memo_status status = gpt_read_adapter(folder, &lora, &error);
+        CHECK(status && status == error.status);
+        CHECK_TEXT(error.message, cases[i].part);
+        CHECK_TEXT(error.message, "/adapter_config.json: ");
+        CHECK(!strchr(error.message, '\n'));
+    }
+    gpt_lora lora = {0};
+    write_file("adapter_config.json", good, n_bytes / 2);
+    CHECK_IS(gpt_read_adapter(folder, &lora, &error), ==, MEMO_STATUS_FORMAT);
+    CHECK_TEXT(error.message, "adapter_config.json: not JSON");
+    clear_folder();
+    CHECK_IS(gpt_read_adapter(folder, &lora, &error), ==, MEMO_STATUS_IO);
+}
+
+static void check_adapters_refused(const gpt_config* config, const char* part) {
+    gpt_stored stored;
+    memset(&error, 0, sizeof error);
+    memo_status status = gpt_stored_open_file(folder, "adapter_model.safetensors", &stored, &error);
+    if (!status) status = gpt_check_weights(config, &stored, &error);
+    CHECK(status == MEMO_STATUS_FORMAT && status == error.status);
+    CHECK_TEXT(error.message, part);
+    CHECK_TEXT(error.message, "adapter_model.safetensors: tensor `");
+    gpt_stored_close(&stored);
+}
+
+TEST(adapters_of_another_shape_are_refused_by_tensor) {
+    const reference whole = write_model("qwen3", AS_F32),
+                    r = read_reference("qwen3", name_of_adapters);
+    gpt_config config = config_of(&whole);
+    reference other = r;
+    int64_t n_bytes;
+    write_adapters(&r);
+    CHECK_OK(gpt_read_adapter(folder, &config.lora, &error));
+    config.lora.rank = 5;
+    check_adapters_refused(&config,
+                           "lora_A.weight`: shape 4 x 32; adapter_config.json says 5 x 32");
+    config.lora.rank = 4;
+    config.lora.targets = 1;
+    check_adapters_refused(&config, "not one of the adapters that adapter_config.json states");
+    config.lora.targets = 0;
+    write_tensors("adapter_model.safetensors", &r, 0, r.n_tensors - 1, AS_F32);
+    check_adapters_refused(&config, "missing");
+    snprintf(other.tensors[3].name, 80, "base_model.model.lm_head.lora_A.weight");
+    write_tensors("adapter_model.safetensors", &other, 0, other.n_tensors, AS_F32);
+    check_adapters_refused(&config, "missing");
+    write_adapters(&r);
+    own_memory char* bytes = read_file(path_in("adapter_model.safetensors"), &n_bytes);
+    write_file("adapter_model.safetensors", bytes, n_bytes - 8);
+    check_adapters_refused(&config, "data_offsets: outside of the file");
 }
 
 TEST(llama_2_with_linear_scaling_is_as_in_transformers) { check_family("llama2"); }

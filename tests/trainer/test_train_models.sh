@@ -87,6 +87,85 @@ an_interrupted_run_writes_the_model() { # test
     works --model halfway $few --steps 1
 }
 
+# Adapters: in the least memory, at each moment of the update, on ranks, and after a pause.
+adapters_train() { # test
+    for family in qwen2 qwen3; do
+        lora="--model made/$family $few --lora 4"
+        rm -f lora.log
+        works $lora --loss-log lora.log --write-model new.$family
+        expect_out '^adapters  rank 4, alpha 8, of q, k, v, o, gate, up, down: .* million parameters train$' '^frozen '
+        least=$("$program" $lora --device-memory 1KiB 2>&1 | sed -n 's/.*; try --device-memory //p')
+        has_losses_of lora.log $lora --device-memory "$least"
+        expect_out '^update    on the host'
+        has_losses_of lora.log $lora --device-memory "$least" --policy recompute
+        least=$("$program" $lora --device-memory 1KiB --update device 2>&1 | sed -n 's/.*; try --device-memory //p')
+        for moment in pass deferred; do has_losses_of lora.log $lora --device-memory "$least" --update $moment; done
+
+        for options in '--tensor 2' '--data 2 --zero 2' '--ring 2' '--tensor 2 --sub-batches 2'; do
+            rm -f ranks.log
+            works $lora $options --loss-log ranks.log
+            paste -d ' ' lora.log ranks.log | awk '{ d = $2 / $5 - 1; if (d * d > 1e-12) bad = 1 } END { exit bad || NR != 5 }' ||
+                fail "$family $options: other losses"
+        done
+
+        rm -f paused.log
+        works $lora --stop 2 --save paused --loss-log paused.log
+        works $lora --resume paused --loss-log paused.log --write-model resumed.$family
+        expect_same lora.log paused.log
+        $models same new.$family resumed.$family >same.txt || fail "$(cat same.txt)"
+        refused '--resume paused: a checkpoint of another model: its --model' $lora --lora-alpha 3 --resume paused
+    done
+}
+
+# What is written is read again; without a rate no bit changes; the files of the model are never written.
+adapters_are_files() { # test
+    cksum made/qwen3/* >before.txt
+    works --model made/qwen3 $few --adapter made/qwen3.adapter --learning-rate 0 --steps 1 --write-model copied.adapter
+    $models same made/qwen3.adapter copied.adapter >same.txt || fail "$(cat same.txt)"
+    works --model made/qwen3 $few --adapter made/qwen3.adapter --learning-rate 0 --steps 1 --data 2 --tensor 2 --zero 2 --type bf16 \
+        --write-model split.adapter
+    $models same made/qwen3.adapter split.adapter >same.txt || fail "$(cat same.txt)"
+    one='--tokens made/one.u16 --seq 24 --batch 1 --tile 8'
+    works --model made/qwen3 $one --lora 8 --lora-alpha 4 --lora-targets q,v --steps 3 --write-model qv --loss-log three.log
+    [ "$(ls qv)" = "$(printf 'adapter_config.json\nadapter_model.safetensors')" ] || fail "$(ls qv)"
+    works --model made/qwen3 $one --adapter qv --steps 1 --learning-rate 0 --loss-log next.log
+    expect_out '^adapters  rank 8, alpha 4, of q, v: '
+    awk 'NR == FNR { last = $2; next } { exit !($2 < last) }' three.log next.log || fail 'the loss is not lower'
+    works --model made/qwen3 $one --adapter qv --steps 1 --write-model qv
+    cksum made/qwen3/* | cmp - before.txt || fail 'the model is another'
+}
+
+# A dry run needs no weights, and the host has none of those that are frozen.
+adapters_are_planned() { # test
+    works --dry-run --model llama3-8b --lora 16 --cluster rtx5080 --seq 4096 --batch 1
+    expect_out '^adapters  rank 16, alpha 32, .*: 41.94 million parameters train$' '^frozen    15.0 GiB of weights stay in their files'
+    awk '/^  host / && $3 == "GiB" && $2 > 2.5 { exit 1 }' out || fail 'frozen weights are on the host'
+    works --dry-run --model made/qwen3 --adapter made/qwen3.adapter --seq 24 --batch 2
+    expect_out '^adapters  rank 4, alpha 8, '
+}
+
+bad_adapters_are_refused() { # test
+    qwen="--model made/qwen3 $few"
+    refused '--lora has no effect without --model DIR' --random-tokens --lora 4
+    refused '--lora-alpha has no effect without --lora RANK' $qwen --lora-alpha 4
+    refused '--lora 33: a rank from 1 to 32, the width of a token' $qwen --lora 33
+    refused '--lora-targets q,x: names of q, k, v, o, gate, up and down' $qwen --lora 4 --lora-targets q,x
+    refused '--lora 8: the adapters of --adapter have rank 4' $qwen --lora 8 --adapter made/qwen3.adapter
+    refused '--lora-targets q: the adapters of --adapter have others' $qwen --lora-targets q --adapter made/qwen3.adapter
+    refused '--adapter nowhere/adapter_config.json: cannot be read: No such file' $qwen --adapter nowhere
+    cp -r made/qwen3.adapter cut
+    head -c 5000 made/qwen3.adapter/adapter_model.safetensors >cut/adapter_model.safetensors
+    refused '--adapter cut/adapter_model.safetensors: tensor .*: data_offsets: outside of the file' $qwen --adapter cut
+    sed 's/"lora_dropout": 0.0/"lora_dropout": 0.1/' made/qwen3.adapter/adapter_config.json >cut/adapter_config.json
+    refused '--adapter cut/adapter_config.json: lora_dropout: 0.1 is not supported' $qwen --adapter cut
+    refused '--adapter made/llama2.adapter/adapter_model.safetensors: tensor .*: shape .*; adapter_config.json says' $qwen \
+        --adapter made/llama2.adapter
+    cp -r made/qwen3.adapter kept.adapter
+    refused '--write-model kept.adapter: has adapters already; --adapter kept.adapter would' $qwen --lora 4 --write-model kept.adapter
+    diff -r kept.adapter made/qwen3.adapter >/dev/null || fail 'adapters are written over'
+    refused '--sample has no effect with --tokens' $qwen --lora 4 --sample 5
+}
+
 # Documents end at eos_token_id, which config.json has.
 documents_end_at_the_token_of_the_model() { # test
     works --model made/llama3 $few --documents 24 --loss-log documents.log
@@ -110,7 +189,9 @@ a_dry_run_needs_no_weights() { # test
 the_table_is_made() { # test
     cat >planner <<'END'
 #!/bin/sh
+echo "$*" >>plans
 case "$*" in
+*b200*) echo 'frozen    54.3 GiB of weights' ;;
 *gigantic*|*rtx5080*56GiB|*rtx5080*56GiB\ --mlp-rows\ 4096) echo 'cannot hold this run' >&2; exit 2 ;;
 *--spill*) echo 'rate      99.7 tokens/s, 1' ;;
 *--mlp-rows*) echo 'rate      1234.4 tokens/s, 1' ;;
@@ -119,7 +200,11 @@ esac
 END
     chmod +x planner
     TRAIN_GPT=./planner sh "$sources/bench/models.sh" some gigantic >out 2>err || fail "$(cat err)"
-    expect_out '^| some | 32,768 | 100 d | 1,234 | 1,234 | 1,234 | 1,234 |$' '^| gigantic | 131,072 | no | no | no | no | no |$'
+    expect_out '^| some | whole | 32,768 | 100 d | 1,234 | 1,234 | 1,234 | 1,234 |$' '^| gigantic | LoRA | 131,072 | no | no | no | no | no |$'
+    # RAM has the files of frozen weights, too: 55 GiB of 56.
+    expect_out '^| some | LoRA | 32,768 | 1,234 | 1,234 | 1,234 | 1,234 | 1,234 |$'
+    grep -q -- '--lora 16.* --host-memory 57GiB' plans || fail "$(cat plans)"
+    grep -q -- '--lora 16.* --host-memory 1GiB' plans || fail "$(cat plans)"
     printf '#!/bin/sh\necho failed >&2; exit 1\n' >planner
     ! TRAIN_GPT=./planner sh "$sources/bench/models.sh" some >out 2>err || fail 'an error is no cell'
 }

@@ -41,7 +41,8 @@ memo_status gpt_lora_check(const gpt_config* c, memo_error* error) {
     const gpt_lora* lora = &c->lora;
     if (!lora->rank) return MEMO_STATUS_OK;
     if (lora->rank < 0 || lora->rank > c->hidden)
-        return gpt_invalid(error, "--lora %d: a rank from 1 to the %d of a token would work",
+        return gpt_invalid(error,
+                           "--lora %d: a rank from 1 to %d, the width of a token, would work",
                            lora->rank, c->hidden);
     if (!(lora->alpha > 0 && lora->alpha < 1e6))
         return gpt_invalid(error, "--lora-alpha %g: a number above 0, and below 10^6, would work",
@@ -89,6 +90,17 @@ static void gpt_lora_fill(const gpt_config* config, gpt_widths w,
         p->is_partial = !is_split;
         if (!gpt_lora_has(config, i)) p->n = 0;
     }
+}
+
+gpt_lora_product gpt_lora_product_at(const gpt_config* config, int i) {
+    gpt_parameter parameters[2 * GPT_N_ADAPTED];
+    gpt_lora_product product = {0, 0, 0};
+    if (!config->lora.rank || !gpt_lora_has(config, i)) return product;
+    gpt_lora_fill(config, gpt_even_widths(config), parameters);
+    product.w = gpt_lora_of[i].w;
+    product.n_inputs = parameters[2 * i].n_columns;
+    product.n_outputs = gpt_lora_of[i].n_turns * parameters[2 * i + 1].n / config->lora.rank;
+    return product;
 }
 
 int64_t gpt_lora_n_tensors(const gpt_config* config) {

@@ -37,6 +37,14 @@ static inline gpt_config gpt_base_config(const gpt_config* config) {
     return base;
 }
 
+/* A product of a layer that has an adapter, on this rank: its weight; the numbers of a row that it
+ * reads and writes, of up those of gate too.  w 0: it has none. */
+typedef struct gpt_lora_product {
+    int w;
+    int64_t n_inputs, n_outputs;
+} gpt_lora_product;
+gpt_lora_product gpt_lora_product_at(const gpt_config* config, int i);
+
 memo_status gpt_lora_check(const gpt_config* config, memo_error* error);
 
 /* ---- parameters: as layout.h has them for a model without adapters ---------------------------- */

@@ -69,16 +69,21 @@ memo_status check_files(const job* j, memo_error* error) {
     /* --save may replace the file of --resume. */
     const int replaces = o->save && o->resume && tool_is_same_file(o->save, o->resume);
     const char* resume = replaces ? NULL : o->resume;
+    /* So may --write-model those of --adapter. */
     const gpt_config config = train_config(o);
     const gpt_weight_files written = gpt_weight_files_of(&config);
+    const int adapts = o->adapter && o->write_model &&
+                       tool_is_same_file(path_text(o->adapter, written.weights),
+                                         path_text(o->write_model, written.weights));
+    const char* adapter = adapts ? NULL : o->adapter;
     const tool_file given[] = {{"--degrees", o->degrees, 0},
                                {"--profile", o->profile, 0},
                                {"--resume", resume, 0},
                                {"--tokens", o->tokens, 0},
                                {"--model", path_text(o->model, "config.json"), 0},
                                {"--model", path_text(o->model, "model.safetensors"), 0},
-                               {"--adapter", path_text(o->adapter, "adapter_config.json"), 0},
-                               {"--adapter", path_text(o->adapter, "adapter_model.safetensors"), 0},
+                               {"--adapter", path_text(adapter, "adapter_config.json"), 0},
+                               {"--adapter", path_text(adapter, "adapter_model.safetensors"), 0},
                                {"--write-model", path_text(o->write_model, written.config), 1},
                                {"--write-model", path_text(o->write_model, written.weights), 1},
                                {"--resume", path_text(resume, ".profile"), 0},
@@ -307,6 +312,13 @@ static memo_status check_model(job* j, memo_error* error) {
                               "--write-model %.300s: %s do not fit into %s of free space; another "
                               "folder would work",
                               folder, bytes_name(n_bytes), bytes_name(bytes_free(folder)));
+    /* Those of another training, which nobody else has. */
+    if (config.lora.rank && !j->options.adapter && !j->options.resume &&
+        stat(path_text(folder, files.weights), &info) == 0)
+        return gpt_invalid(error,
+                           "--write-model %.300s: has adapters already; --adapter %.300s would "
+                           "train them further, and another name would keep them",
+                           folder, folder);
     for (int i = 0; i < 2 && !status; i++) {
         const char* path = path_text(folder, names[i]);
         if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))

@@ -1,6 +1,6 @@
 #include "gpt/run/run.h"
 
-#include "gpt/model/layout.h"
+#include "gpt/model/lora.h"
 #include "gpt/run/files.h"
 #include "gpt/run/plan.h"
 #include "gpt/run/ranks.h"
@@ -32,14 +32,18 @@ static memo_status log_loss(job* j, int64_t step, double loss, memo_error* error
 }
 
 void print_rate(const train_options* o, double step_s) {
-    const gpt_config config = train_config(o), whole = gpt_whole_config(&config);
+    const gpt_config config = train_config(o), whole = gpt_whole_config(&config),
+                     base = gpt_base_config(&whole);
     const double keys_seen = gpt_keys_seen(&config);
     const double n_sequences = (double)(o->accumulate * o->batch), s = (double)o->sequence;
-    double flops = n_sequences * 6 * s *
-                   ((double)gpt_n_parameters(&whole) +
-                    2 * (double)o->layers * (double)gpt_q_columns(&config) * keys_seen);
-    printf("rate      %.5g tokens/s, %.4g TFLOP/s by 6 s P + ", n_sequences * s / step_s,
-           1e-12 * flops / step_s);
+    /* Frozen weights have no gradients: two products instead of three. */
+    const double products = config.lora.rank ? 4 * (double)gpt_n_parameters(&base) +
+                                                   6 * (double)gpt_n_parameters(&whole)
+                                             : 6 * (double)gpt_n_parameters(&whole);
+    double flops = n_sequences * s *
+                   (products + 12 * (double)o->layers * (double)gpt_q_columns(&config) * keys_seen);
+    printf("rate      %.5g tokens/s, %.4g TFLOP/s by %s + ", n_sequences * s / step_s,
+           1e-12 * flops / step_s, config.lora.rank ? "4 s P + 6 s A" : "6 s P");
     if (2 * keys_seen < s)
         printf("12 n h s k, k = %.5g keys of a token", keys_seen);
     else

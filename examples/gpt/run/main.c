@@ -17,7 +17,7 @@
 
 #include "extras/memo_layout.h"
 #include "gpt/kernels/threads.h"
-#include "gpt/model/layout.h"
+#include "gpt/model/lora.h"
 #include "gpt/run/files.h"
 #include "gpt/run/plan.h"
 #include "gpt/run/ranks.h"
@@ -42,13 +42,32 @@ static void print_text(const job* j) {
            j->text.unigram_nats, j->text.bigram_nats);
 }
 
+static void print_adapters(const gpt_config* config) {
+    const gpt_config whole = gpt_whole_config(config), base = gpt_base_config(&whole);
+    const char* separator = "of ";
+    if (!config->lora.rank) return;
+    printf("adapters  rank %d, alpha %g", config->lora.rank, config->lora.alpha);
+    for (int i = 0; i < GPT_N_ADAPTED; i++) {
+        if (!gpt_lora_product_at(config, i).w) continue;
+        printf(", %s%.*s", separator, (int)strcspn(gpt_lora_names[i], "_"), gpt_lora_names[i]);
+        separator = "";
+    }
+    printf(
+        ": %.2f million parameters train\nfrozen    %s of weights stay in their files, which are "
+        "mapped\n",
+        1e-6 * (double)gpt_n_parameters(&whole),
+        bytes_name(gpt_n_parameters(&base) * memo_type_bytes(config->type)));
+}
+
 static void print_model(const train_options* o) {
-    const gpt_config config = train_config(o), whole = gpt_whole_config(&config);
+    const gpt_config config = train_config(o), base = gpt_base_config(&config),
+                     whole = gpt_whole_config(&base);
     if (o->model) printf("weights   %s%s\n", o->model, o->is_known ? ", known by name" : "");
     printf("model     %lld layers of %lld, %lld heads (%lld of keys and values)%s: %.2f million "
            "parameters\n",
            o->layers, o->hidden, o->heads, o->kv_heads,
            config.mlp == GPT_MLP_SWIGLU ? ", SwiGLU" : "", 1e-6 * (double)gpt_n_parameters(&whole));
+    print_adapters(&config);
     printf("step      %lld x %lld sequences of %lld tokens, dropout %g, seed %lld", o->accumulate,
            o->batch, o->sequence, o->dropout, o->seed);
     if (o->window) printf(", window %lld", o->window);

@@ -78,6 +78,10 @@ memo_status read_profile(const train_options* o, memo_profile* profile, memo_err
 memo_status check_file_times(const train_options* o, memo_profile* profile, memo_error* error);
 void print_estimate(const train_options* o);
 
+/* Bytes of frozen weights that are read in a second: those of mapped files, or of a disk as slow as
+ * --spill-bandwidth. */
+double estimate_fetch(const train_options* o);
+
 void print_profile(const memo_profile* profile);
 
 /* ---- refuse.c: why a run does not fit, and what would ---------------------------------------- */

@@ -1,6 +1,6 @@
 #include "gpt/run/plan.h"
 
-#include "gpt/model/layout.h"
+#include "gpt/model/lora.h"
 #include "tools/clusters.h"
 
 static const cluster_preset* estimate_cluster(const train_options* o) {
@@ -14,8 +14,44 @@ static cluster_rates estimate_rates_of(const train_options* o) {
 
 #define ESTIMATE_TFLOPS      312.0 /* A100 */
 #define ESTIMATE_HOST_UPDATE 25e9  /* bytes of states a second: a GPU's share of a node's memory */
+#define ESTIMATE_FETCH       10e9  /* bytes of frozen weights a second, copied from mapped files */
 static double estimate_tflops(const train_options* o) {
     return o->flops > 0 ? o->flops : ESTIMATE_TFLOPS;
+}
+
+double estimate_fetch(const train_options* o) {
+    return o->spill && o->spill_bandwidth ? fmin((double)o->spill_bandwidth, ESTIMATE_FETCH)
+                                          : ESTIMATE_FETCH;
+}
+
+/* The tensor that a product makes first; GPT_N_TENSORS: none. */
+static int estimate_tensor_of(const gpt_config* config, int w) {
+    switch (w) {
+    case GPT_W_QUERY: return config->has_head_norms ? GPT_Q_RAW : GPT_Q;
+    case GPT_W_KEY: return config->has_head_norms ? GPT_K_RAW : GPT_K;
+    case GPT_W_VALUE: return GPT_V;
+    case GPT_W_PROJECTION: return GPT_MIDDLE;
+    case GPT_W_UP: return GPT_UP;
+    default: return GPT_N_TENSORS;
+    }
+}
+
+/* Times of a row that adapters take, forward by tensor, and backward.  Their products are narrow:
+ * each takes its operations and what it moves. */
+static double estimate_adapters(const gpt_config* config, double product_s, double number_s,
+                                double forward_s[GPT_N_TENSORS + 1]) {
+    const double r = (double)config->lora.rank;
+    double back_s = 0;
+    memset(forward_s, 0, (GPT_N_TENSORS + 1) * sizeof *forward_s);
+    for (int i = 0; i < GPT_N_ADAPTED; i++) {
+        const gpt_lora_product of = gpt_lora_product_at(config, i);
+        const double in = (double)of.n_inputs, out = (double)of.n_outputs;
+        if (!of.w) continue;
+        forward_s[estimate_tensor_of(config, of.w)] +=
+            product_s * r * (in + out) + number_s * (in + 2 * out);
+        back_s += product_s * r * (3 * in + 2 * out) + number_s * (5 * in + 2 * out);
+    }
+    return back_s;
 }
 
 void estimate_profile(const train_options* o, memo_profile* profile) {
@@ -45,9 +81,13 @@ void estimate_profile(const train_options* o, memo_profile* profile) {
     /* down and the residual; the other tensors that down reads are below.  Backward: two norms with
      * gradients to add to, five copies, RoPE, and the MLP's function. */
     double row_s = product_s * h * wide + 3 * h * number_s;
+    const double n_back = config.lora.rank ? 1 : 2; /* frozen weights have no gradients */
     double row_back_s =
-        2 * product_s * h * wide + (13 * h + 2 * q + 2 * kv + 2 * up + wide) * number_s;
+        n_back * product_s * h * wide + (13 * h + 2 * q + 2 * kv + 2 * up + wide) * number_s;
     double chunk_s = 0; /* what the backward of an MLP in chunks recomputes */
+    double adapter_s[GPT_N_TENSORS + 1];
+    row_back_s += estimate_adapters(&config, product_s, number_s, adapter_s);
+    row_s += adapter_s[GPT_N_TENSORS]; /* of down */
     memo_item tensors[GPT_N_TENSORS];
     gpt_fill_tensors(&config, tensors);
     memset(profile, 0, sizeof *profile);
@@ -59,7 +99,8 @@ void estimate_profile(const train_options* o, memo_profile* profile) {
     for (int t = 0; t < GPT_N_TENSORS; t++) {
         memo_profile_tensor* tensor = &profile->tensors[t];
         const double product = product_s * products[t];
-        const double forward_s = product + moved[t] * number_s, back_s = 2 * product;
+        const double forward_s = product + moved[t] * number_s + adapter_s[t],
+                     back_s = n_back * product;
         if (products[t] > 0) row_s += forward_s, row_back_s += back_s;
         if (products[t] > 0 && t >= profile->n_tensors) chunk_s += forward_s;
         if (t >= profile->n_tensors) continue;
@@ -76,9 +117,10 @@ void estimate_profile(const train_options* o, memo_profile* profile) {
     }
     profile->update_host_s_per_byte =
         1 / ESTIMATE_HOST_UPDATE; /* a device's memory is far faster */
+    if (config.lora.rank) profile->fetch_s_per_byte = 1 / estimate_fetch(o);
     profile->between_s =
         (double)train_rows(o) *
-        ((double)o->vocabulary * (3 * h * product_s + 2 * number_s) + 8 * h * number_s);
+        ((double)o->vocabulary * ((1 + n_back) * h * product_s + 2 * number_s) + 8 * h * number_s);
 
     if (o->link_bandwidth) {
         memo_profile_transfer* copy = &profile->copies[1];
@@ -163,7 +205,10 @@ void print_estimate(const train_options* o) {
         printf("copies %s", link_text(o));
     else
         printf("copies take no time; --link-bandwidth or --cluster would give their rate");
-    printf(o->spill ? "; the file %.4g GB/s each way\n" : "\n", 1e-9 * (double)o->spill_bandwidth);
+    if (o->spill) printf("; the file %.4g GB/s each way", 1e-9 * (double)o->spill_bandwidth);
+    if (o->architecture.lora.rank)
+        printf("; frozen weights are read at %.4g GB/s", 1e-9 * estimate_fetch(o));
+    printf("\n");
 }
 
 void print_profile(const memo_profile* profile) {

@@ -2,7 +2,7 @@
 
 #include <signal.h>
 
-#include "gpt/model/layout.h"
+#include "gpt/model/lora.h"
 #include "gpt/run/files.h"
 #include "gpt/run/plan.h"
 #include "gpt/run/ranks.h"
@@ -51,7 +51,7 @@ static memo_status run_create_recorder(run* r, memo_error* error) {
 /* Times count from the second step on.  A few steps tell the times of long ones, and drifts.  Two
  * are enough, so that a short run trains by its plan, too. */
 int32_t run_timed_steps(const job* j) {
-    const gpt_config config = train_config(&j->options);
+    const gpt_config own = train_config(&j->options), config = gpt_base_config(&own);
     const double flops = 6.0 * (double)gpt_n_rows(&config) * (double)gpt_n_parameters(&config);
     const int64_t n_steps = last_step(&j->options) - j->resumed.step;
     const int64_t n = j->has_profile || flops > 1e12 ? 3 : 12;
