@@ -38,6 +38,7 @@ enum { N_ELEMENTS = 13 * 64 };
 
 #include "../trainer/gpt_test.h"
 #include "cuda_test.h"
+#include "../trainer/lora_test.h"
 
 enum { N_STEPS = 2, N_ACCUMULATED = 1 };
 
@@ -47,8 +48,13 @@ typedef struct history {
     std::vector<float> gradients; /* of the first step */
 } history;
 
+/* Of models with adapters. */
+static gpt_stored frozen;
+static double* adapters;
+
 static memo_status train(gpt_model* model, const gpt_config* config, history* h) {
     memo_status status = MEMO_STATUS_OK;
+    if (config->lora.rank) lora_set(model, adapters);
     h->gradients.resize((size_t)gpt_n_parameters(config));
     for (int64_t step = 0; step < N_STEPS && !status; step++)
         status =
@@ -58,9 +64,10 @@ static memo_status train(gpt_model* model, const gpt_config* config, history* h)
 }
 
 static history on_the_host(gpt_config config) {
-    const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
+    gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     history h = {};
     gpt_test_run run;
+    desc.frozen = &frozen;
     CHECK_OK(gpt_test_open(&desc, &run, &error));
     if (run.model) CHECK_OK(train(run.model, &config, &h));
     gpt_test_close(&run);
@@ -106,6 +113,7 @@ static history on_the_gpu(memo_device* device, gpt_config config, const int64_t*
     gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
     history h = {};
     desc.rows = rows;
+    desc.frozen = &frozen;
     on_cuda gpu(desc, device);
     if (created) created();
     if (gpu.model) CHECK_OK(train(gpu.model, &config, &h));
@@ -190,6 +198,22 @@ TEST(biases_norms_of_heads_and_a_tied_table_are_the_host_but_for_rounding) {
     check_model(config, 1e-5, 1e-4);
     config.type = MEMO_TYPE_BF16;
     check_model(config, 1e-4, 3e-2);
+}
+TEST(adapters_are_the_host_but_for_rounding) {
+    for (int k = 0; k < 3; k++) {
+        gpt_config config = with_head_norms(config_of(MEMO_TYPE_F32, 16, 11, 1));
+        config.is_tied = k == 1;
+        if (k == 2) config.type = MEMO_TYPE_BF16;
+        config = with_adapters(config, k == 1 ? 3 : 8, 8, k == 1 ? LORA_Q | LORA_V | LORA_UP : 0);
+        const gpt_config base = gpt_base_config(&config);
+        double* values = lora_random(&base);
+        adapters = lora_random(&config);
+        frozen = lora_freeze(&base, values);
+        check_model(config, k == 2 ? 1e-4 : 1e-5, k == 2 ? 3e-2 : 1e-4);
+        lora_thaw(&frozen);
+        free(values);
+        free(adapters);
+    }
 }
 /* Three updates of any gradients, with moments in bf16. */
 TEST(states_in_bf16_are_the_host_but_for_rounding) {

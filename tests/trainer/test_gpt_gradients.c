@@ -11,7 +11,7 @@
 #include "gpt_test.h"
 #include "owned.h"
 #include "gpt_plain.h"
-#include "lora_test.h"
+#include "lora_plain.h"
 
 /* The plain model's own gradients, of a sample of the parameters. */
 TEST(the_plain_gradients_match_central_differences) {

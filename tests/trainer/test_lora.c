@@ -9,7 +9,7 @@
 #include "gpt_test.h"
 #include "owned.h"
 #include "gpt_plain.h"
-#include "lora_test.h"
+#include "lora_plain.h"
 
 static gpt_config small_config(void) {
     gpt_config config = gpt_test_config(2, 16, 4, 2, 13, 2, 8, 0.2);

@@ -728,6 +728,18 @@ static memo_status gpt_agree_status(gpt_model* model, memo_error* error) {
     return gpt_finish(model, error);
 }
 
+static uint32_t gpt_state_uses(const gpt_model* model, int array, int place) {
+    const int makes = gpt_has_masters(&model->config) && !model->zero; /* all weights of a layer */
+    uint32_t uses = MEMO_STATE_UPDATE;
+    if (array == GPT_WEIGHTS) uses = MEMO_STATE_WEIGHTS;
+    if (array == GPT_WEIGHTS && makes) uses |= MEMO_STATE_MADE;
+    if (array == GPT_GRADIENTS) uses = MEMO_STATE_GRADIENT;
+    if (array == GPT_FROZEN) uses = MEMO_STATE_FORWARD | MEMO_STATE_FETCHED;
+    /* No backward reads a table that has no gradient. */
+    if (array == GPT_FROZEN && place > 0) uses |= MEMO_STATE_BACKWARD;
+    return uses;
+}
+
 /* The table of states for the session. */
 static void gpt_fill_states(const gpt_model* model, memo_state states[GPT_N_STATES]) {
     static const char* const names[] = {"embedding",          "weights",  "classifier",
@@ -739,13 +751,8 @@ static void gpt_fill_states(const gpt_model* model, memo_state states[GPT_N_STAT
     MEMOB_TABLE_OF(GPT_N_STATES, names);
     static const uint32_t kinds[] = {MEMO_STATE_FIRST, 1, MEMO_STATE_LAST};
     const int64_t buckets[] = {0, 1, gpt_n_buckets(&model->config) - 1};
-    /* No backward reads a table that has no gradient. */
-    static const uint32_t both = MEMO_STATE_FORWARD | MEMO_STATE_BACKWARD | MEMO_STATE_FETCHED,
-                          frozen_uses[] = {MEMO_STATE_FORWARD | MEMO_STATE_FETCHED, both, both};
-    MEMOB_TABLE_OF(GPT_N_PLACES, frozen_uses);
     MEMOB_TABLE_OF(GPT_N_PLACES, kinds);
     MEMOB_TABLE_OF(GPT_N_PLACES, buckets);
-    const int makes = gpt_has_masters(&model->config) && !model->zero; /* all weights of a layer */
     for (int s = 0; s < GPT_N_STATES; s++) {
         const int array = s / GPT_N_PLACES, place = s % GPT_N_PLACES;
         const int64_t n = gpt_count(gpt_bucket_rows(model, array, buckets[place]));
@@ -754,10 +761,7 @@ static void gpt_fill_states(const gpt_model* model, memo_state states[GPT_N_STAT
                               gpt_is_in_table(model, array, buckets[place]);
         states[s].name = names[s];
         states[s].size_bytes = is_absent ? 0 : gpt_array_bytes(model, array, n);
-        states[s].uses = array == GPT_WEIGHTS ? MEMO_STATE_WEIGHTS | (makes ? MEMO_STATE_MADE : 0)
-                         : array == GPT_GRADIENTS ? MEMO_STATE_GRADIENT
-                         : array == GPT_FROZEN    ? frozen_uses[place]
-                                                  : MEMO_STATE_UPDATE;
+        states[s].uses = gpt_state_uses(model, array, place);
         states[s].kinds = kinds[place];
     }
 }

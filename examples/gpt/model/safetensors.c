@@ -113,7 +113,7 @@ memo_status gpt_stored_read_as(const gpt_stored_tensor* tensor, int64_t begin, i
         gpt_stored_copy_bf16(tensor->bytes + 2 * begin, n, (uint16_t*)to))
         return MEMO_STATUS_OK;
     for (int64_t i = 0, k; i < n && !status; i += k) {
-        k = n - i < N_PIECE ? n - i : N_PIECE;
+        k = gpt_min(n - i, N_PIECE);
         status = gpt_stored_read(tensor, begin + i, k, piece, error);
         for (int64_t j = 0; j < k && type == MEMO_TYPE_BF16; j++)
             ((uint16_t*)to)[i + j] = memo_bf16_from_f32(piece[j]);
