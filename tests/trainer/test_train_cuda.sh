@@ -124,6 +124,33 @@ models_of_others() {
     done
 }
 
+# Adapters: losses near the host's, as a graph too, and in the least memory, where frozen weights come from their files.
+adapters_of_others() {
+    for family in qwen2 qwen3; do
+        few="--model $folder/made/$family --adapter $folder/made/$family.adapter --tokens $folder/made/tokens.u16 --seq 8 --batch 1"
+        few="$few --tile 4 --steps 2 --type bf16"
+        # shellcheck disable=SC2086
+        $host $few --policy keep --loss-log "$folder/host.log" >/dev/null &&
+            "$trainer" $few $budget --loss-log "$folder/one.log" --compare 1 >"$folder/one.out" &&
+            "$trainer" $few $budget --learning-rate 0 --write-model "$folder/by_gpu/$family.adapter" >/dev/null || return 1
+        grep -q 'bitwise the same' "$folder/one.out" && are_near "$folder/one.log" "$folder/host.log" &&
+            python3 tests/trainer/models.py same "$folder/made/$family.adapter" "$folder/by_gpu/$family.adapter" || return 1
+        # shellcheck disable=SC2086
+        "$trainer" $few $budget --steps 4 --policy keep --loss-log "$folder/calls.log" >/dev/null &&
+            "$trainer" $few $budget --steps 4 --policy keep --graph --loss-log "$folder/graph.log" >/dev/null &&
+            cmp "$folder/calls.log" "$folder/graph.log" || return 1
+        low=1024 least=46080 # KiB
+        while [ $((least - low)) -gt 1 ]; do
+            middle=$(((low + least) / 2))
+            # shellcheck disable=SC2086
+            if "$trainer" $few --dry-run --device-memory ${middle}KiB >/dev/null 2>&1; then least=$middle; else low=$middle; fi
+        done
+        # shellcheck disable=SC2086
+        "$trainer" $few --steps 4 --device-memory ${least}KiB --loss-log "$folder/least.log" >"$folder/one.out" &&
+            cmp "$folder/calls.log" "$folder/least.log" && grep -q '^update  ' "$folder/one.out" || return 1
+    done
+}
+
 # ---- one GPU ----
 
 one_gpu() { # ARGUMENT...
@@ -436,6 +463,7 @@ test_is "slices and parts of a sequence on one GPU, with cuDNN's attention" \
     with_cudnn one_gpu --slice-rows 4 --sub-batches 2 --batch 1
 if [ -n "$json_libs" ] && command -v python3 >/dev/null 2>&1; then
     slow_test_is "models of others" models_of_others
+    slow_test_is "adapters of others" adapters_of_others
 else
     skip "models of others" "needs python3 and cJSON (apt-get install libcjson-dev, then make setup)"
 fi
