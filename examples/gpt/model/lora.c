@@ -73,6 +73,7 @@ static void gpt_lora_fill(const gpt_config* config, gpt_widths w,
                  {h, h, w.wide, w.degrees[1], 0},   {h, h, w.wide, w.degrees[1], 0},
                  {wide, w.wide, h, w.degrees[1], 1}};
     MEMOB_TABLE_OF(GPT_N_ADAPTED, table);
+
     memset(parameters, 0, 2 * GPT_N_ADAPTED * sizeof *parameters);
     for (int k = 0; k < 2 * GPT_N_ADAPTED; k++) {
         gpt_parameter* p = &parameters[k];

@@ -312,6 +312,7 @@ static memo_status check_model(job* j, memo_error* error) {
                               "--write-model %.300s: %s do not fit into %s of free space; another "
                               "folder would work",
                               folder, bytes_name(n_bytes), bytes_name(bytes_free(folder)));
+
     /* Those of another training, which nobody else has. */
     if (config.lora.rank && !j->options.adapter && !j->options.resume &&
         stat(path_text(folder, files.weights), &info) == 0)
