@@ -1,5 +1,5 @@
-/* fuzz_models.c - reads any bytes as a file of weights, as the header of one, and as config.json: they
- * are refused with one line that names the file, or read, and nothing outside the file.
+/* fuzz_models.c - reads any bytes as a file of weights, as the header of one, and as config.json or
+ * adapter_config.json: they are refused with one line that names the file, or read, and nothing outside the file.
  *
  * make -f .ci/checks.mk fuzz runs it with clang's libFuzzer; test_safetensors.c reads altered files. */
 #define FUZZ_WORDS
@@ -82,12 +82,26 @@ static void fuzz_config(const uint8_t* data, size_t size) {
     if (gpt_check_config(&config, &error)) FUZZ_CHECK(strstr(error.message, "10^18"));
 }
 
+static void fuzz_adapter(const uint8_t* data, size_t size) {
+    const char* text = size ? (const char*)data : "";
+    memo_error error = {0};
+    gpt_lora lora = {0};
+    cJSON* json = gpt_json_parse("input", text, (int64_t)size, &error);
+    const memo_status status = json ? gpt_adapter_take("input", json, &lora, &error) : error.status;
+    cJSON_Delete(json);
+    if (status)
+        check_refusal(status, &error);
+    else
+        FUZZ_CHECK(lora.rank > 0 && lora.alpha > 0 && lora.targets && lora.targets < 128);
+}
+
 static void fuzz_models(const uint8_t* data, size_t size) {
     fuzz_weights(data, size);
     fuzz_header(data, size, size, 64);
     fuzz_header(data, size, size, 65);    /* more than the tensors of the corpus have */
     fuzz_header(data, size, size + 1, 0); /* longer than the file */
     fuzz_config(data, size);
+    fuzz_adapter(data, size);
 }
 #endif
 

@@ -316,6 +316,7 @@ static memo_status draw_schedule(const job* j, const memo_schedule* schedule, me
  * not recorded, and with all of its own. */
 static memo_status record_step(run* r, job* j, memo_error* error) {
     memo_schedule* schedule = NULL;
+    const int is_timing = gpt_is_timing(r->model);
     double loss;
     memo_status status = gpt_wait_for_states(r->model, error);
     if (!status) status = gpt_use_graph(r->model, 0, error);
@@ -325,6 +326,7 @@ static memo_status record_step(run* r, job* j, memo_error* error) {
     if (!status) status = gpt_wait_for_states(r->model, error);
     if (!status) status = memo_recorder_get_schedule(r->recorder, &schedule, error);
     if (status || !r->reports) return status;
+    if (is_timing && !gpt_is_timing(r->model)) run_take_plan(r, j); /* the one before is gone */
     status = check_schedule(schedule, error);
     return status || !train_is_first() ? status : draw_schedule(j, schedule, error);
 }
