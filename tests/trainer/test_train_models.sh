@@ -97,6 +97,7 @@ adapters_train() { # test
         least=$("$program" $lora --device-memory 1KiB 2>&1 | sed -n 's/.*; try --device-memory //p')
         has_losses_of lora.log $lora --device-memory "$least"
         expect_out '^update    on the host'
+        prints ' 0 races' $lora --device-memory "$least" --link-bandwidth 1MB --update host --steps 3 --output hosted.$family
         has_losses_of lora.log $lora --device-memory "$least" --policy recompute
         least=$("$program" $lora --device-memory 1KiB --update device 2>&1 | sed -n 's/.*; try --device-memory //p')
         for moment in pass deferred; do has_losses_of lora.log $lora --device-memory "$least" --update $moment; done

@@ -171,8 +171,8 @@ memo_status gpt_wait(gpt_model* model, memo_error* error) {
 memo_status gpt_wait_for_states(gpt_model* model, memo_error* error) {
     const memo_status status = gpt_wait(model, error);
     if (status) return status;
-    /* Reading waits, even for no bytes. */
-    return memo_session_read_state(model->session, MEMO_LAYER_FIRST, GPT_WEIGHTS, 0, NULL, 0,
+    /* Reading waits, even for no bytes, of a state that there is: weights of a layer. */
+    return memo_session_read_state(model->session, 0, GPT_N_PLACES * GPT_WEIGHTS + 1, 0, NULL, 0,
                                    error);
 }
 
