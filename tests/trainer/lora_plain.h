@@ -16,7 +16,7 @@ static const struct {
                  {GPT_W_PROJECTION, 0, 1}, {GPT_W_UP, 1, 2},  {GPT_W_UP, 0, 2},
                  {GPT_W_DOWN, 0, 1}};
 
-/* Calls are(A, B, W's first row, its step, rows, columns) of each adapter. */
+/* A and B of an adapter, and the rows of W that they change. */
 typedef struct lora_pair {
     int64_t a, b;         /* parameters */
     int64_t w, step;      /* element of the frozen weights; from row to row */
