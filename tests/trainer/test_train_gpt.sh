@@ -407,8 +407,8 @@ states_stream() { # more test
     expect_out '^recompute  *-  *[0-9.]* [KM]iB  *[0-9.]* [KM]iB  *[1-9][0-9.]* [KM]iB ' # states alone move
     prints ' 0 races' $tiny --device-memory 300KiB --link-bandwidth 50MB --output slow # copies outlast the compute stream
     # The step that is recorded may be the first by a plan, which takes the place of the one before.
-    works $tiny --device-memory 300KiB --steps 2 --output short
-    grep -q '^predicted ' short/report.html || fail 'the page has a plan that is gone'
+    works $tiny --device-memory 300KiB --steps 2 --output two-steps
+    grep -q '^predicted ' two-steps/report.html || fail 'the page has a plan that is gone'
     for owner in 'places of states' activations 'buffers of a micro-batch'; do
         grep -q ">$owner" streamed/memory.svg || fail "the picture of memory has no $owner"
     done
