@@ -11260,11 +11260,12 @@ typedef struct memob_states {
     int32_t is_running;                /* visits are under way: of a round, or of updates alone */
     int32_t is_last, is_forward_only;  /* of the latest round */
     int32_t n_updates;                 /* begun in it, or in the latest updates alone */
-    int32_t is_due, is_pending; /* the update comes next; updates are deferred, none has begun */
-    int32_t is_filling;         /* the update fills states, and may leave bytes as they are */
-    uint32_t* masks;            /* (n_layers): the states that this step uses */
-    int32_t n_updating;         /* layers that it updates */
-    int64_t n_unseen;           /* updates since all streams were synchronized without an error */
+    int32_t is_due;                    /* the update comes next */
+    int32_t n_pending;                 /* layers whose update is deferred, and has not begun */
+    int32_t is_filling; /* the update fills states, and may leave bytes as they are */
+    uint32_t* masks;    /* (n_layers): the states that this step uses */
+    int32_t n_updating; /* layers that it updates */
+    int64_t n_unseen;   /* updates since all streams were synchronized without an error */
 } memob_states;
 
 /* Are these the uses of a state? */
@@ -12059,7 +12060,8 @@ MEMOI memo_status memoi_states_update(memob_states* states, memo_error* error) {
             states->is_filling ? memoi_step_begin_with(step, error) : memob_step_begin(step, error);
     if (status) return status;
     states->n_unseen += !states->n_updates++;
-    states->is_pending = states->there.pending[layer] = 0;
+    states->n_pending -= states->n_pending > 0;
+    states->there.pending[layer] = 0;
 
     if (on_host)
         status = memoi_states_launch_update(states, layer);
@@ -12095,7 +12097,7 @@ MEMOI int memob_states_are_same(const memob_states* states, const uint32_t* a, c
  * update waits. */
 MEMOI void memob_states_take_masks(memob_states* states, const uint32_t* masks) {
     if (memob_states_are_same(states, states->masks, masks)) return;
-    MEMO_ASSERT(!states->is_running && !states->is_pending);
+    MEMO_ASSERT(!states->is_running && !states->n_pending);
     if (states->step) memoi_step_park(states->step); /* by what it has left out */
     states->n_updating = 0;
     for (int32_t l = 0; l < states->n_layers; l++) {
@@ -12120,7 +12122,7 @@ MEMOI memo_status memob_states_begin_round(memob_states* states, memob_step* ste
     const int32_t phase = is_forward_only
                               ? (int32_t)MEMOB_EVALUATION
                               : memoi_list_phase_of(&step->list.desc, states->round, !is_last);
-    MEMO_ASSERT(!states->is_running && !(is_forward_only && states->is_pending));
+    MEMO_ASSERT(!states->is_running && !(is_forward_only && states->n_pending));
     if (states->step && states->step != step) memoi_step_park(states->step);
     states->step = step;
     states->is_running = 1;
@@ -12246,9 +12248,9 @@ MEMOI void memoi_states_wait(memob_states* states) {
 
 /* Instead of an update: each layer is updated before its next forward. */
 MEMOI void memob_states_defer(memob_states* states) {
-    MEMO_ASSERT(states->update_at == MEMO_UPDATE_DEFERRED && !states->is_pending);
+    MEMO_ASSERT(states->update_at == MEMO_UPDATE_DEFERRED && !states->n_pending);
     memoi_states_wait(states);
-    states->is_pending = states->n_updating > 0;
+    states->n_pending = states->n_updating;
     states->is_due = states->round = 0;
 }
 
@@ -12257,7 +12259,7 @@ MEMOI memo_status memob_states_update_all(memob_states* states, memo_error* erro
     memo_status status;
     MEMO_ASSERT(!states->is_running);
     if (!states->step) states->step = states->steps;
-    if (!states->is_pending) memoi_states_wait(states);
+    if (!states->n_pending) memoi_states_wait(states);
     states->is_running = 1;
     states->n_updates = 0;
     status = memob_step_go(states->step, MEMOB_UPDATES, NULL, error);
@@ -12267,24 +12269,23 @@ MEMOI memo_status memob_states_update_all(memob_states* states, memo_error* erro
 }
 
 /* Abandons a step: gradients begin at zero again, and memob_states_begin_round comes next.  Updates
- * that are pending stay so if none has begun, with their gradients.  Returns INVALID_STATE if the
- * states must be set again: the update has changed some layers but not all, or the device reports a
- * failed operation (without waiting), and an update has begun since the last transfer.  The words
- * follow those of the failure.  After it transfers return the device's error, never bytes of two
- * steps. */
+ * that are pending stay so, layer by layer, with their gradients, unless they ran in a pass, or one
+ * of them has failed.  Returns INVALID_STATE if the states must be set again: the update has
+ * changed some layers but not all, or the device reports a failed operation (without waiting), and
+ * an update has begun since the last transfer.  The words follow those of the failure.  After it
+ * transfers return the device's error, never bytes of two steps. */
 MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) {
-    /* Deferred updates are over before their round is. */
     const memob_step* step = states->step;
     const int is_updating = step && step->n_open && memoi_states_shows(states, MEMOB_UPDATE);
-    const int is_whole = step && step->phase != MEMOB_UPDATES && !is_updating &&
-                         states->update_at == MEMO_UPDATE_DEFERRED &&
-                         states->n_updates == states->n_updating;
-    const int32_t n_updates = states->is_running && !is_whole ? states->n_updates : 0;
+    const int is_between = step && step->phase != MEMOB_UPDATES && !is_updating &&
+                           states->update_at == MEMO_UPDATE_DEFERRED;
+    const int32_t n_updates = states->is_running && !is_between ? states->n_updates : 0;
 
     /* No layer is open, and gradients wait for pending updates alone. */
-    if (!states->is_pending) memset(states->there.pending, 0, (size_t)states->n_layers);
+    if (n_updates) states->n_pending = 0;
+    if (!states->n_pending) memset(states->there.pending, 0, (size_t)states->n_layers);
     for (int32_t l = 0; l < states->n_layers; l++) {
-        states->layers[l].has_gradients &= states->is_pending;
+        states->layers[l].has_gradients &= states->there.pending[l];
         states->layers[l].open_pass = 0;
     }
     if (step) memob_step_abandon(states->step);
@@ -12304,7 +12305,7 @@ MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) 
 
 /* Forgets what lies on the device, as in a new engine.  All that was enqueued is over. */
 MEMOI void memob_states_reset(memob_states* states) {
-    states->n_unseen = states->is_pending = 0;
+    states->n_unseen = states->n_pending = 0;
     (void)memob_states_abandon(states, NULL);
     for (memob_step* step = states->steps; step; step = step->next) memoi_step_reset(step);
 }

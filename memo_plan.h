@@ -9075,7 +9075,7 @@ MEMOI void memoi_session_visit(memo_session* s, int is_backward, int32_t step, i
 /* Updates all layers, in a pass. */
 MEMOI void memoi_session_pass_updates(memo_session* s) {
     s->checked.n_updated = s->checked.n_missed = 0;
-    s->is_deferred = s->states->is_pending || s->has_update_values;
+    s->is_deferred = s->states->n_pending > 0 || s->has_update_values;
     (void)memoi_session_is_ok(s, memob_states_update_all(s->states, &s->call_error));
     s->is_deferred = 0;
 }
@@ -9170,7 +9170,7 @@ MEMOI const char* memoi_session_check_masks(const memo_session* s) {
 MEMOI void memoi_session_begin_list(memo_session* s) {
     const int is_forward_only = s->batch.is_forward_only;
     const uint32_t* masks = s->batch.states;
-    if (s->states->is_pending &&
+    if (s->states->n_pending &&
         (is_forward_only || !memob_states_are_same(s->states, s->states->masks, masks))) {
         memoi_session_pass_updates(s);
         if (s->error.status) memoi_session_abandon_states(s);
@@ -9343,7 +9343,7 @@ memo_status memo_session_flush(memo_session* s, memo_error* error) {
     memo_status status;
     MEMOB_REFUSE_NULL(error, "session", s);
     status = memoi_session_check_call(s, MEMOI_CALL_FLUSH, error);
-    if (status || !s->states || !s->states->is_pending) return status;
+    if (status || !s->states || !s->states->n_pending) return status;
     return memoi_session_update_all(s, error);
 }
 
@@ -9353,7 +9353,7 @@ memo_status memo_session_skip_update(memo_session* s, memo_error* error) {
     MEMOB_REFUSE_NULL(error, "session", s);
     status = memoi_session_check_call(s, MEMOI_CALL_SKIP_UPDATE, error);
     if (status || !memoi_session_is_told(s)) return status;
-    if (s->states && !s->states->is_pending) memoi_session_abandon_states(s);
+    if (s->states && !s->states->n_pending) memoi_session_abandon_states(s);
     s->is_again = s->has_update_values = 0;
     return memoi_session_take_end(s, 1, error);
 }
@@ -12856,8 +12856,8 @@ MEMOI void memoi_timing_replace(memo_session* s, memo_step_plan* plan) {
     const int moves = states && !memoi_timing_streams_alike(before, plan);
     char* bytes = NULL;
 
-    MEMO_ASSERT(plan->slice_rows == before->slice_rows);            /* 1 */
-    MEMO_ASSERT(!s->is_running && !(states && states->is_pending)); /* 3 */
+    MEMO_ASSERT(plan->slice_rows == before->slice_rows);           /* 1 */
+    MEMO_ASSERT(!s->is_running && !(states && states->n_pending)); /* 3 */
     if (!s->desc.computes_on_host)
         memoi_keep(s, memo_stream_synchronize(s->device, s->desc.compute_stream, &s->call_error));
     if (states) memoi_keep(s, memob_states_synchronize(states, &s->call_error));

@@ -124,11 +124,12 @@ typedef struct memob_states {
     int32_t is_running;                /* visits are under way: of a round, or of updates alone */
     int32_t is_last, is_forward_only;  /* of the latest round */
     int32_t n_updates;                 /* begun in it, or in the latest updates alone */
-    int32_t is_due, is_pending; /* the update comes next; updates are deferred, none has begun */
-    int32_t is_filling;         /* the update fills states, and may leave bytes as they are */
-    uint32_t* masks;            /* (n_layers): the states that this step uses */
-    int32_t n_updating;         /* layers that it updates */
-    int64_t n_unseen;           /* updates since all streams were synchronized without an error */
+    int32_t is_due;                    /* the update comes next */
+    int32_t n_pending;                 /* layers whose update is deferred, and has not begun */
+    int32_t is_filling; /* the update fills states, and may leave bytes as they are */
+    uint32_t* masks;    /* (n_layers): the states that this step uses */
+    int32_t n_updating; /* layers that it updates */
+    int64_t n_unseen;   /* updates since all streams were synchronized without an error */
 } memob_states;
 
 /* Are these the uses of a state? */

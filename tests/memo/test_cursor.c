@@ -268,7 +268,7 @@ static void run_step(int32_t n_rounds, int surprise) {
         drop_gradients();
         return;
     }
-    memoi_step_defer(p.step);
+    memset(p.step->there.pending, 1, (size_t)p.desc.n_layers); /* with FIRST and LAST */
     for (int32_t l = 0; l < p.desc.n_layers; l++) p.is_owed[l] = 1;
     if (at == MEMO_UPDATE_PASS || memo_test_int(0, 99) < surprise)
         run_updates(surprise); /* flushed */

@@ -237,7 +237,8 @@ typedef struct tied {
     memo_item input;
     int32_t kinds[LAYERS];
     uint64_t x;
-    int n_updates; /* of the table */
+    int n_updates;    /* of the table */
+    int32_t fails_in; /* the forward of this layer, once; -1: of none */
 } tied;
 enum { T_W = 3, T_G, T_M };
 
@@ -249,11 +250,15 @@ static void tied_forward(void* user, memo_session* s, int32_t layer) {
     t->x = mix_state(t->x, s, &t->desc, layer, T_W);
     if (uses_table(layer)) t->x = mix_state(t->x, s, &t->desc, layer, TABLE);
     *(uint64_t*)memo_session_get_address(s, layer, 0) = t->x;
+    if (layer != t->fails_in) return;
+    t->fails_in = -1;
+    memo_session_fail(s, MEMO_STATUS_DEVICE, "the trainer's own");
 }
 static void tied_between(void* user, memo_session* s) {
     tied* t = (tied*)user;
     t->x = mix_state(t->x, s, &t->desc, LAYERS, TABLE);
-    add_words(s, &t->desc, LAYERS, TABLE_GRADIENT, t->x);
+    if (!memo_session_get_batch(s).is_forward_only)
+        add_words(s, &t->desc, LAYERS, TABLE_GRADIENT, t->x);
 }
 static void tied_backward(void* user, memo_session* s, int32_t layer) {
     tied* t = (tied*)user;
@@ -335,12 +340,31 @@ static void init_tied(tied* t, int is_shared) {
     t->desc.backward = tied_backward, t->desc.update = tied_update;
     t->desc.micro_batches = 2;
     t->desc.timed_steps = -1;
+    t->fails_in = -1;
+}
+
+static void init_plain_tied(void) {
+    memset(plain_table, 0, sizeof plain_table);
+    memset(plain_layers, 0, sizeof plain_layers);
+    for (int i = 0; i < TABLE_WORDS; i++) plain_table[0][i] = mix(9, (uint64_t)i);
+}
+static void check_plain_tied(memo_session* s) {
+    static uint64_t words[WEIGHT_WORDS];
+    for (int32_t l = -1; l <= LAYERS; l++)
+        for (int i = 0; i < 3; i += 2) {
+            if (uses_table(l)) {
+                CHECK_OK(memo_session_read_state(s, l, i, 0, words, 8 * TABLE_WORDS, &error));
+                CHECK(!memcmp(words, plain_table[i], 8 * TABLE_WORDS));
+            }
+            if (l < 0 || l == LAYERS) continue;
+            CHECK_OK(memo_session_read_state(s, l, T_W + i, 0, words, 8 * WEIGHT_WORDS, &error));
+            CHECK(!memcmp(words, plain_layers[l][i], 8 * WEIGHT_WORDS));
+        }
 }
 
 TEST(layers_share_a_state_in_one_place) {
     static const int may[] = {0, MEMO_MAY_DEFER | MEMO_MAY_NOT_PASS,
                               MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS};
-    static uint64_t words[WEIGHT_WORDS];
     for (int m = 0; m < 3; m++)
         for (int k = 0; k < 4; k++) { /* the least, more, all; checked */
             tied t;
@@ -352,9 +376,7 @@ TEST(layers_share_a_state_in_one_place) {
             CHECK_OK(memo_session_get_least(&t.desc, &least_bytes, &error));
             t.desc.device_bytes = least_bytes + (k % 3) * (k % 3) * 30000;
             own_session* s = new_session(&t.desc);
-            memset(plain_table, 0, sizeof plain_table);
-            memset(plain_layers, 0, sizeof plain_layers);
-            for (int i = 0; i < TABLE_WORDS; i++) plain_table[0][i] = mix(9, (uint64_t)i);
+            init_plain_tied();
             CHECK_OK(
                 memo_session_write_state(s, 1, TABLE, 0, plain_table[0], 8 * TABLE_WORDS, &error));
             for (int step = 0; step < 4; step++) {
@@ -366,18 +388,7 @@ TEST(layers_share_a_state_in_one_place) {
                 CHECK_OK(memo_session_update(s, &error));
                 update_plain_tied();
             }
-            for (int32_t l = -1; l <= LAYERS; l++)
-                for (int i = 0; i < 3; i += 2) {
-                    if (uses_table(l)) {
-                        CHECK_OK(
-                            memo_session_read_state(s, l, i, 0, words, 8 * TABLE_WORDS, &error));
-                        CHECK(!memcmp(words, plain_table[i], 8 * TABLE_WORDS));
-                    }
-                    if (l < 0 || l == LAYERS) continue;
-                    CHECK_OK(
-                        memo_session_read_state(s, l, T_W + i, 0, words, 8 * WEIGHT_WORDS, &error));
-                    CHECK(!memcmp(words, plain_layers[l][i], 8 * WEIGHT_WORDS));
-                }
+            check_plain_tied(s);
             CHECK_IS(t.n_updates, ==, 4);
             const memo_step_plan* plan = memo_session_get_info(s).plan;
             if (k == 2) CHECK_IS(plan->n_streamed, ==, 0);
@@ -410,4 +421,41 @@ TEST(bad_shared_states_are_refused) {
     const memo_batch batch = {.states = masks};
     CHECK_ERROR(memo_session_run(s, &batch, &error), INVALID_ARGUMENT,
                 "SHARED state is used in some");
+}
+
+/* Deferred updates of the layers before have run, those behind still wait: nothing is lost. */
+TEST(a_forward_that_fails_leaves_later_updates_pending) {
+    const memo_batch first = {.more_follow = 1}, last = {0}, alone = {.is_forward_only = 1};
+    for (int how = 0; how < 5; how++)
+        for (int32_t layer = 0; layer < LAYERS; layer += 3) {
+            tied t;
+            IN_CASE("layer %d fails, then %d", (int)layer, how);
+            init_tied(&t, 1);
+            t.desc.update_may = MEMO_MAY_DEFER | MEMO_MAY_NOT_PASS;
+            t.desc.policy = MEMO_POLICY_SWAP;
+            CHECK_OK(memo_session_get_least(&t.desc, &t.desc.device_bytes, &error));
+            own_session* s = new_session(&t.desc);
+            init_plain_tied();
+            CHECK_OK(
+                memo_session_write_state(s, 1, TABLE, 0, plain_table[0], 8 * TABLE_WORDS, &error));
+            CHECK_IS(memo_session_get_info(s).plan->update_at, ==, MEMO_UPDATE_DEFERRED);
+            for (int step = 0; step < 3; step++) {
+                if (step == 1) {
+                    t.fails_in = layer;
+                    CHECK_ERROR(memo_session_run(s, &first, &error), DEVICE, "the trainer's own");
+                    CHECK(!strstr(error.message, "again"));
+                    if (how == 1) CHECK_OK(memo_session_flush(s, &error));
+                    if (how == 2) check_plain_tied(s);
+                    if (how == 3) CHECK_OK(memo_session_run(s, &alone, &error));
+                    if (how == 4) CHECK_OK(memo_session_skip_update(s, &error));
+                }
+                CHECK_OK(memo_session_run(s, &first, &error));
+                CHECK_OK(memo_session_run(s, &last, &error));
+                for (int i = 0; i < 2; i++) run_plain_tied();
+                CHECK_OK(memo_session_update(s, &error));
+                update_plain_tied();
+            }
+            check_plain_tied(s);
+            CHECK_IS(t.n_updates, ==, 3);
+        }
 }

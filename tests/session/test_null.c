@@ -425,6 +425,11 @@ static void sessions(void) {
     REFUSED(memo_session_verify, desc, NULL, NULL, &error);
     ROW(memo_session_verify, check,
         CHECK_ERROR(memo_session_verify(&desc, NULL, &error), INVALID_ARGUMENT, "to compare"));
+    REFUSED(memo_session_describe, desc, NULL, NULL, &text, &error);
+    REFUSED(memo_session_describe, text, &desc, NULL, NULL, &error);
+    ROW(memo_session_describe, check,
+        CHECK_ERROR(memo_session_describe(&desc, NULL, &text, &error), INVALID_ARGUMENT,
+                    "to compare"));
     NOTHING(memo_session_destroy, session, NULL);
     CHECK_OK(memo_session_open(&desc, plan, &s, &error));
 

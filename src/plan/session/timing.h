@@ -312,8 +312,8 @@ MEMOI void memoi_timing_replace(memo_session* s, memo_step_plan* plan) {
     const int moves = states && !memoi_timing_streams_alike(before, plan);
     char* bytes = NULL;
 
-    MEMO_ASSERT(plan->slice_rows == before->slice_rows);            /* 1 */
-    MEMO_ASSERT(!s->is_running && !(states && states->is_pending)); /* 3 */
+    MEMO_ASSERT(plan->slice_rows == before->slice_rows);           /* 1 */
+    MEMO_ASSERT(!s->is_running && !(states && states->n_pending)); /* 3 */
     if (!s->desc.computes_on_host)
         memoi_keep(s, memo_stream_synchronize(s->device, s->desc.compute_stream, &s->call_error));
     if (states) memoi_keep(s, memob_states_synchronize(states, &s->call_error));
