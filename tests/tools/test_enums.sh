@@ -22,7 +22,6 @@ MEMO_N_LAUNCH_KINDS     a range of a desc
 MEMO_N_MASK_KINDS       a range of a desc
 MEMO_N_PLAN_ENGINES     a range of a desc
 MEMO_N_REDUCTIONS       a range of a desc
-MEMO_N_SCOPES           a range of an item
 MEMO_N_SEGMENT_TYPES    a range of a list
 MEMO_N_UPDATES          a range of a desc"
 without_count="

@@ -13,5 +13,5 @@ is_bitwise_the_same() {
         END { exit !(n == 1 && least > 0 && 3.8 * least < whole) }' "$folder/out"
 }
 
-test_is "losses and weights of a Llama" is_bitwise_the_same
+slow_test_is "losses and weights of a Llama" is_bitwise_the_same
 tap_end
