@@ -228,11 +228,12 @@ MEMOI memo_status memoi_states_launch_update(memob_states* states, int32_t layer
 MEMOI memo_status memoi_states_update(memob_states* states, memo_error* error) {
     memob_step* step = states->step;
     const int32_t layer = memoi_step_visit(step)->layer;
+    memob_states_layer* of = &states->layers[layer];
     const int on_host = states->updates != NULL, is_alone = step->phase == MEMOB_UPDATES;
     const int is_fused = !is_alone && memob_update_is_fused(states->update_at);
     memo_status status = MEMO_STATUS_OK;
     if (!(is_fused ? memoi_states_is_updated(states, layer) : states->there.pending[layer])) {
-        states->layers[layer].has_gradients = 0;
+        of->has_gradients = 0;
         return memoi_step_pass(step, error);
     }
 

@@ -225,8 +225,8 @@ static void run_steps(int n_steps, int has_surprises) {
         const int64_t n = has_surprises ? memo_test_int(1, 3) : p.step->list.desc.n_rounds;
         const int is_late = has_surprises && memo_test_int(0, 4) == 0;
         for (int64_t k = 0; k < n; k++) {
-            if (has_surprises && !p.engine->is_pending && memo_test_int(0, 3) == 0) run_batch(0, 1);
-            if (has_surprises && !p.engine->is_pending && memo_test_int(0, 5) == 0)
+            if (has_surprises && !p.engine->n_pending && memo_test_int(0, 3) == 0) run_batch(0, 1);
+            if (has_surprises && !p.engine->n_pending && memo_test_int(0, 5) == 0)
                 transfer((int32_t)memo_test_int(0, p.desc.n_layers - 1),
                          (int32_t)memo_test_int(0, STATES - 1), (int)memo_test_int(0, 1));
             run_batch(k == n - 1 && !is_late, 0);
@@ -240,7 +240,7 @@ static void run_steps(int n_steps, int has_surprises) {
         else if (p.engine->update_at != MEMO_UPDATE_FUSED || is_late)
             run_updates();
         if (!has_surprises || memo_test_int(0, 4)) continue;
-        if (p.engine->is_pending) run_updates(); /* a flush */
+        if (p.engine->n_pending) run_updates(); /* a flush */
         if (p.desc.turns)
             run_turns(0, (int32_t)memo_test_int(0, p.desc.n_turns));
         else
@@ -248,7 +248,7 @@ static void run_steps(int n_steps, int has_surprises) {
         CHECK(!memob_states_abandon(p.engine, &error)); /* gradients are dropped */
         memset(p.has_gradients, 0, sizeof p.has_gradients);
     }
-    if (p.engine->is_pending) run_updates();
+    if (p.engine->n_pending) run_updates();
     for (int32_t l = 0; l < p.desc.n_layers; l++)
         for (int32_t s = 0; s < STATES; s++) transfer(l, s, 1);
 }
