@@ -422,7 +422,7 @@ static memo_status comm_mpi_exchange(comm_mpi* me, const comm_mpi_message* messa
         nanosleep(&nap, NULL);
     }
 
-    if (n_told) comm_mpi_tell(w, -1);
+    if (n_told && is_done) comm_mpi_tell(w, -1); /* a rank that has failed waits no less */
     free(requests);
     free(statuses);
     if (is_wrong) return comm_mpi_failure(w, error);
