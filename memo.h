@@ -8100,9 +8100,14 @@ MEMOI int memoi_moves_fetch(const memob_moves* moves, int32_t item) {
     return moves->file_at && moves->file_at[item] < 0;
 }
 
+/* What the step leaves out of an item. */
+MEMOI int memoi_moves_leaves(const uint8_t* leaves, int32_t item) {
+    return leaves ? leaves[item] : (int)MEMOB_LEAVES_NOTHING;
+}
+
 /* 1: the step leaves this copy out. */
 MEMOI int memoi_moves_leave(const uint8_t* leaves, int32_t kind, const memob_part* part) {
-    const int of = leaves ? leaves[part->item] : (int)MEMOB_LEAVES_NOTHING;
+    const int of = memoi_moves_leaves(leaves, part->item);
     const int brings = kind == MEMOB_OP_LOAD || kind == MEMOB_OP_READ;
     return of == MEMOB_LEAVES_ALL || (of && (!brings || part->is_idle));
 }
@@ -8317,14 +8322,10 @@ MEMOI void memoi_step_put(memob_step* step, int32_t item, int64_t at, int is_new
         step->there.lies[item] = is_newer ? MEMOB_IS_NEWER : MEMOB_IS_THERE;
 }
 
-MEMOI int memoi_step_leaves(const memob_step* step, int32_t item) {
-    return step->there.leaves ? step->there.leaves[item] : (int)MEMOB_LEAVES_NOTHING;
-}
-
 /* What a phase takes of an item in this step: MEMOB_IS_. */
 MEMOI int memoi_step_takes(const memob_step* step, int32_t phase, int32_t item) {
     const int takes = step->takes[(int64_t)phase * step->desc.n_items + item];
-    const int leaves = memoi_step_leaves(step, item);
+    const int leaves = memoi_moves_leaves(step->there.leaves, item);
     if (!leaves) return takes & ~MEMOB_IS_IDLE;
     if (leaves == MEMOB_LEAVES_ALL || takes & MEMOB_IS_IDLE) return MEMOB_IS_AWAY;
     return (int)memob_min(takes, MEMOB_IS_THERE);
@@ -8345,7 +8346,7 @@ MEMOI void memoi_step_play(memob_step* step, const memob_step_law* of, const mem
     is_update = step->list.visits[of->first_visit + op->visit].pass == MEMOB_UPDATE;
     for (int32_t u = law->first_use[op->visit]; u < law->first_use[op->visit + 1]; u++) {
         const memob_use* use = &of->uses[u];
-        const int leaves = memoi_step_leaves(step, use->item);
+        const int leaves = memoi_moves_leaves(step->there.leaves, use->item);
         if (!step->desc.items[use->item].n_slots) continue;
         if (leaves == MEMOB_LEAVES_ALL || (leaves && is_update)) continue;
         if (use->is_on_host)
@@ -8810,7 +8811,7 @@ MEMOI memo_status memoi_step_begin_with(memob_step* step, memo_error* error) {
     memoi_step_find_lies(step);
     for (int32_t u = of->law.first_use[op->visit]; u < of->law.first_use[op->visit + 1]; u++) {
         const memob_use* use = &of->uses[u];
-        const int leaves = memoi_step_leaves(step, use->item);
+        const int leaves = memoi_moves_leaves(step->there.leaves, use->item);
         if (leaves == MEMOB_LEAVES_ALL || (leaves && of->is_idle[u])) continue;
         if (use->how == MEMOB_USE_REWRITE && !use->is_on_host && !step->there.lies[use->item] &&
             step->desc.items[use->item].n_slots)
@@ -11446,9 +11447,8 @@ MEMOI void memoi_states_share(memob_states* states, int32_t s) {
         top = l;
     }
     states->home[s] = home;
-    if (states->used_by[MEMOB_FORWARD] & bit || states->used_by[MEMOB_BACKWARD] & bit ||
-        states->alone & bit)
-        states->shared |= bit;
+    states->shared |=
+        bit & (states->used_by[MEMOB_FORWARD] | states->used_by[MEMOB_BACKWARD] | states->alone);
     for (int32_t l = home + 1; home >= 0 && l < states->n_layers; l++) {
         memob_states_layer* layer = &states->layers[l];
         layer->lent |= layer->has & bit;
@@ -12102,13 +12102,14 @@ MEMOI void memob_states_take_masks(memob_states* states, const uint32_t* masks) 
     if (states->step) memoi_step_park(states->step); /* by what it has left out */
     states->n_updating = 0;
     for (int32_t l = 0; l < states->n_layers; l++) {
+        uint8_t* leaves = states->there.leaves + (int64_t)l * states->n_states;
+        int is_updated;
         states->masks[l] = masks ? masks[l] : ~0u;
-        states->n_updating += memoi_states_is_updated(states, l);
+        states->n_updating += is_updated = memoi_states_is_updated(states, l);
         for (int32_t s = 0; s < states->n_states; s++) {
-            uint8_t* leaves = &states->there.leaves[l * states->n_states + s];
-            *leaves =
-                memoi_states_is_updated(states, l) ? MEMOB_LEAVES_NOTHING : MEMOB_LEAVES_UPDATE;
-            if (!(states->masks[l] >> s & 1)) *leaves = MEMOB_LEAVES_ALL;
+            leaves[s] = MEMOB_LEAVES_ALL;
+            if (states->masks[l] >> s & 1)
+                leaves[s] = is_updated ? MEMOB_LEAVES_NOTHING : MEMOB_LEAVES_UPDATE;
         }
     }
 }

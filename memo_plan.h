@@ -8681,7 +8681,7 @@ MEMOI memo_session* memoi_session_make(const memo_session_desc* desc, const memo
 #define MEMOI_SWEPT_BYTES 4096 /* that one thread of a device looks at */
 
 /* 0: the session has failed; so say the other functions of a checked session. */
-MEMOI int memoi_checked_copy(memo_session* s, char* on_device, char* on_host, int64_t n_bytes,
+MEMOI int memob_checked_copy(memo_session* s, char* on_device, char* on_host, int64_t n_bytes,
                              int is_back) {
     return memoi_session_is_ok(s, memob_copy_now(s->device, s->checked.stream, on_device, on_host,
                                                  n_bytes, is_back, &s->call_error));
@@ -8698,10 +8698,10 @@ MEMOI int memoi_checked_view(memo_session* s, char* bytes, int64_t row_bytes, in
         status = s->device->inspect(s->device->context, c->stream, bytes, row_bytes, n_rows,
                                     c->seen, &s->call_error);
         if (!memoi_session_is_ok(s, status)) return 0;
-        return memoi_checked_copy(s, (char*)c->seen, (char*)c->found,
+        return memob_checked_copy(s, (char*)c->seen, (char*)c->found,
                                   n_rows * (int64_t)sizeof *c->found, 0);
     }
-    if (!memoi_checked_copy(s, bytes, image, n_rows * row_bytes, 0)) return 0;
+    if (!memob_checked_copy(s, bytes, image, n_rows * row_bytes, 0)) return 0;
     for (int64_t row = 0; row < n_rows; row++)
         c->found[row] = memob_row_content(image + row * row_bytes, row_bytes);
     return 1;
@@ -8715,7 +8715,7 @@ MEMOI void memoi_checked_fill(memo_session* s, char* bytes, int64_t n_bytes) {
     if (!c->slots || n_bytes <= 0 || s->error.status) return;
     image = c->image + (uintptr_t)bytes % 8;
     memob_poison(image, at);
-    if (!memoi_checked_copy(s, bytes, image, at, 1)) return;
+    if (!memob_checked_copy(s, bytes, image, at, 1)) return;
     for (; at < n_bytes && !s->error.status; at += n) {
         n = memob_min(at, n_bytes - at);
         (void)memoi_session_is_ok(s, memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE,
@@ -8750,7 +8750,7 @@ MEMOI uint64_t memob_checked_hash(memo_session* s, char* address, int64_t size_b
     for (int64_t at = 0; at < size_bytes && !s->error.status; at += n) {
         const char* image = on_host ? address + at : c->image;
         n = memob_min(size_bytes - at, c->slot_bytes);
-        if (!on_host && !memoi_checked_copy(s, address + at, c->image, n, 0)) break;
+        if (!on_host && !memob_checked_copy(s, address + at, c->image, n, 0)) break;
         for (int64_t k = 0; k < n && is_zero; k++) is_zero = !image[k];
         hash = 31 * hash + memob_digest(image, n);
     }
@@ -8882,7 +8882,7 @@ MEMOI int memoi_checked_is_poisoned(memo_session* s, char* bytes, int64_t n_byte
     int64_t n;
     for (int64_t at = 0; at < n_bytes; at += n) {
         n = memob_min(n_bytes - at, c->slot_bytes / 8 * 8);
-        if (!memoi_checked_copy(s, bytes + at, c->image, n, 0)) return 0;
+        if (!memob_checked_copy(s, bytes + at, c->image, n, 0)) return 0;
         if (memob_row_content(c->image, n).is_of_poison) return 1;
         for (int64_t k = 0; k + 8 <= n; k += 8)
             if (memob_row_content(c->image + k, 8).n_poisoned == 8) return 1;
@@ -9861,17 +9861,25 @@ MEMOI int memoi_checked_save(memo_session* s, int32_t step, int is_back) {
     return memoi_session_is_ok(s, status);
 }
 
+#define MEMOI_CHECKED_RUNS 4
+
+/* Rows of run i, of at most MEMOI_CHECKED_RUNS tiles among n rows: the first tile, the last, and
+ * some between.  0: there are not so many. */
+MEMOI int memob_checked_run(int64_t n, int64_t tile_rows, int32_t i, int64_t* begin, int64_t* end) {
+    const int64_t last = (n - 1) / tile_rows, n_runs = memob_min(MEMOI_CHECKED_RUNS, last + 1);
+    *begin = i * last / memob_max(n_runs - 1, 1) * tile_rows;
+    *end = memob_min(*begin + tile_rows, n);
+    return i >= 0 && i < n_runs;
+}
+
 /* Does recomputation by runs of so many rows give the forward's bits to tensor t and to tensors
  * recomputed with t, and leave the bytes behind their rows alone?  Else s->call_error names a row.
  * A few runs are tried; the slot is as before afterwards, although kernels that compute whole
  * tiles write behind a shorter run. */
 MEMOI int memoi_checked_keeps_bits(memo_session* s, int32_t step, int32_t t, int64_t tile_rows) {
-    enum { N_RUNS = 4 };
     const memoi_checked* c = &s->checked;
     const int64_t n = memoi_session_tensor_rows(s, step, t);
-    const int64_t last = (n - 1) / tile_rows;
-    const int32_t n_runs = (int32_t)memob_min(N_RUNS, last + 1);
-    const int32_t steps = n_runs > 1 ? n_runs - 1 : 1;
+    int64_t begin, end;
     char* slot = memoi_checked_slot(s, step);
     int keeps = 1;
 
@@ -9884,21 +9892,17 @@ MEMOI int memoi_checked_keeps_bits(memo_session* s, int32_t step, int32_t t, int
                                memoi_session_tensor_rows(s, step, u) *
                                    memoi_checked_row_bytes(s, step, u));
     if (s->error.status) return 0;
-    for (int32_t i = n_runs - 1; i >= 0; i--) {
-        const int64_t begin = i * last / steps * tile_rows;
-        s->desc.recompute(s->desc.user, s, memob_session_layer(s, step), t, begin,
-                          memob_min(begin + tile_rows, n));
-    }
+    for (int32_t i = MEMOI_CHECKED_RUNS - 1; i >= 0; i--)
+        if (memob_checked_run(n, tile_rows, i, &begin, &end))
+            s->desc.recompute(s->desc.user, s, memob_session_layer(s, step), t, begin, end);
 
-    for (int32_t i = 0; i < n_runs * s->desc.n_tensors && keeps; i++) {
-        const int32_t u = i / n_runs;
-        const int64_t begin = i % n_runs * last / steps * tile_rows;
-        const int64_t end = memob_min(begin + tile_rows, n);
-        int64_t row = end;
-        if (memoi_checked_caller(s, step, u) == t)
-            row = memoi_checked_first(s, step, u, begin, end, 0);
-        keeps = row == end;
-        if (!keeps) (void)memoi_checked_blame(s, step, u, row, NULL);
+    for (int32_t u = 0; u < s->desc.n_tensors && keeps; u++) {
+        if (memoi_checked_caller(s, step, u) != t) continue;
+        for (int32_t i = 0; keeps && memob_checked_run(n, tile_rows, i, &begin, &end); i++) {
+            const int64_t row = memoi_checked_first(s, step, u, begin, end, 0);
+            keeps = row == end;
+            if (!keeps) (void)memoi_checked_blame(s, step, u, row, NULL);
+        }
     }
     for (int32_t u = 0; u < s->desc.n_tensors && keeps; u++) {
         int64_t n_rows;
@@ -11477,12 +11481,11 @@ MEMOI void memoi_planner_plan(memoi_planner* p, memoi_choices* f, memoi_choice c
 /* Plans the best choice with the rows of its rank. */
 MEMOI void memoi_planner_plan_rank(memoi_planner* p, memoi_choices* f) {
     memo_step_plan* plan = p->session->part->plan;
+    memo_swap_plan found = MEMO_ZERO(memo_swap_plan);
+    found.rows = f->rows;
     memoi_planner_take(p, &f->best);
     memoi_stage_forget_times(plan);
-    memcpy((int64_t*)(uintptr_t)plan->swap.rows, f->rows, /* the plan's own */
-           (size_t)memoi_session_n_cells(p->session) * sizeof *f->rows);
-    plan->swap.n_host_layers = 0;
-    memoi_stage_place(p, "a plan of rows");
+    memoi_stage_take(p, &found);
     if (plan->fits) memoi_stage_time(p);
     memoi_planner_judge(p, f, f->best);
 }

@@ -362,7 +362,7 @@ MEMOI memo_status memoi_verified_visit_states(memoi_verified* v, memo_session* s
     for (int32_t layer = MEMO_LAYER_FIRST; layer <= v->desc->n_layers; layer++)
         for (int32_t i = 0; i < v->desc->n_states && !status; i++) {
             const memo_state* state = &v->desc->states[i];
-            if ((state->uses & MEMO_STATE_GRADIENT ? 1 : 0) != reads) continue;
+            if (reads == !(state->uses & MEMO_STATE_GRADIENT)) continue;
             if (state->uses & MEMO_STATE_FETCHED) continue; /* it has the caller's numbers */
             memset(bytes, 0, (size_t)state->size_bytes);    /* also where a layer lacks it */
             for (int64_t k = 0; k < state->size_bytes / 2 && !reads; k++) {
@@ -789,17 +789,8 @@ MEMOI int memoi_described_may_recompute(const memoi_described* d, int32_t t) {
 /* Copies a tensor of the open layer to bytes, or back, and waits. */
 MEMOI void memoi_described_copy(const memoi_described* d, memo_session* s, int32_t t, char* bytes,
                                 int is_back) {
-    char* tensor = (char*)d->addresses[t];
-    const size_t n_bytes = (size_t)d->size_bytes[t];
-    memo_error error;
-    memo_status status = MEMO_STATUS_OK;
-    if (!n_bytes || s->error.status) return;
-    if (s->desc.computes_on_host)
-        memcpy(is_back ? tensor : bytes, is_back ? bytes : tensor, n_bytes);
-    else
-        status = memob_copy_now(s->device, s->desc.compute_stream, tensor, bytes, d->size_bytes[t],
-                                is_back, &error);
-    if (status) memo_session_fail(s, status, error.message);
+    if (d->size_bytes[t] && !s->error.status)
+        (void)memob_checked_copy(s, (char*)d->addresses[t], bytes, d->size_bytes[t], is_back);
 }
 
 /* The tensors of a step that opens or ends. */
@@ -815,13 +806,6 @@ MEMOI void memoi_described_take(memoi_described* d, memo_session* s, int32_t ste
                                ? n * d->v->desc->tensors[t].row_bytes
                                : 0;
     }
-}
-
-/* The poison of a tensor, whose address is a multiple of 8. */
-MEMOI void memoi_described_poison(char* bytes, int64_t n_bytes) {
-    uint64_t word;
-    memob_poison((char*)&word, sizeof word);
-    for (int64_t i = 0; i < n_bytes; i++) bytes[i] = ((char*)&word)[i % 8];
 }
 
 /* Which bytes of tensor t has the forward of a layer written? */
@@ -872,7 +856,7 @@ MEMOI void memoi_described_run_rows(const memoi_described* d, memo_session* s, i
                                     uint8_t* is_kept) {
     const memo_session_desc* desc = d->v->desc;
     for (int32_t u = t; u < desc->n_tensors; u++) {
-        memoi_described_poison(d->found + d->at[u], d->size_bytes[u]);
+        memob_poison(d->found + d->at[u], d->size_bytes[u]);
         memoi_described_copy(d, s, u, d->found + d->at[u], 1);
     }
     if (turned >= 0) memoi_described_turn(d, s, turned);
@@ -897,16 +881,11 @@ MEMOI void memoi_described_run_rows(const memoi_described* d, memo_session* s, i
 MEMOI void memoi_described_recompute(const memoi_described* d, memo_session* s, int32_t step,
                                      int32_t t, int64_t tile_rows, int32_t turned,
                                      uint8_t* is_kept) {
-    enum { N_RUNS = 4 };
     const int64_t n = d->size_bytes[t] / d->v->desc->tensors[t].row_bytes;
-    const int64_t last = (n - 1) / tile_rows;
-    const int32_t n_runs = (int32_t)memob_min(N_RUNS, last + 1);
+    int64_t begin, end;
     for (int32_t u = t; u < d->v->desc->n_tensors; u++) is_kept[u] = d->size_bytes[u] > 0;
-    for (int32_t i = 0; i < n_runs; i++) {
-        const int64_t begin = i * last / (n_runs > 1 ? n_runs - 1 : 1) * tile_rows;
-        memoi_described_run_rows(d, s, step, t, begin, memob_min(begin + tile_rows, n), turned,
-                                 is_kept);
-    }
+    for (int32_t i = 0; memob_checked_run(n, tile_rows, i, &begin, &end); i++)
+        memoi_described_run_rows(d, s, step, t, begin, end, turned, is_kept);
     for (int32_t u = 0; u < d->v->desc->n_tensors; u++)
         memoi_described_copy(d, s, u, d->saved + d->at[u], 1);
 }
@@ -981,7 +960,7 @@ MEMOI void memoi_described_watch(memo_session* s, memob_watched what, int32_t st
     for (int32_t t = 0; t < n; t++) memoi_described_copy(d, s, t, d->saved + d->at[t], 0);
     if (d->spoiled == MEMOI_SPOILED_TURNED) memoi_described_turn(d, s, d->tensor);
     if (d->spoiled == MEMOI_SPOILED) {
-        memoi_described_poison(d->found + d->at[d->tensor], d->size_bytes[d->tensor]);
+        memob_poison(d->found + d->at[d->tensor], d->size_bytes[d->tensor]);
         memoi_described_copy(d, s, d->tensor, d->found + d->at[d->tensor], 1);
     }
     if (d->is_recomputed && !(d->kinds & kind)) memoi_described_try(d, s, step);

@@ -240,7 +240,7 @@ MEMOI memo_status memoi_step_begin_with(memob_step* step, memo_error* error) {
     memoi_step_find_lies(step);
     for (int32_t u = of->law.first_use[op->visit]; u < of->law.first_use[op->visit + 1]; u++) {
         const memob_use* use = &of->uses[u];
-        const int leaves = memoi_step_leaves(step, use->item);
+        const int leaves = memoi_moves_leaves(step->there.leaves, use->item);
         if (leaves == MEMOB_LEAVES_ALL || (leaves && of->is_idle[u])) continue;
         if (use->how == MEMOB_USE_REWRITE && !use->is_on_host && !step->there.lies[use->item] &&
             step->desc.items[use->item].n_slots)

@@ -45,9 +45,14 @@ MEMOI int memoi_moves_fetch(const memob_moves* moves, int32_t item) {
     return moves->file_at && moves->file_at[item] < 0;
 }
 
+/* What the step leaves out of an item. */
+MEMOI int memoi_moves_leaves(const uint8_t* leaves, int32_t item) {
+    return leaves ? leaves[item] : (int)MEMOB_LEAVES_NOTHING;
+}
+
 /* 1: the step leaves this copy out. */
 MEMOI int memoi_moves_leave(const uint8_t* leaves, int32_t kind, const memob_part* part) {
-    const int of = leaves ? leaves[part->item] : (int)MEMOB_LEAVES_NOTHING;
+    const int of = memoi_moves_leaves(leaves, part->item);
     const int brings = kind == MEMOB_OP_LOAD || kind == MEMOB_OP_READ;
     return of == MEMOB_LEAVES_ALL || (of && (!brings || part->is_idle));
 }

@@ -290,13 +290,14 @@ MEMOI void memob_states_take_masks(memob_states* states, const uint32_t* masks) 
     if (states->step) memoi_step_park(states->step); /* by what it has left out */
     states->n_updating = 0;
     for (int32_t l = 0; l < states->n_layers; l++) {
+        uint8_t* leaves = states->there.leaves + (int64_t)l * states->n_states;
+        int is_updated;
         states->masks[l] = masks ? masks[l] : ~0u;
-        states->n_updating += memoi_states_is_updated(states, l);
+        states->n_updating += is_updated = memoi_states_is_updated(states, l);
         for (int32_t s = 0; s < states->n_states; s++) {
-            uint8_t* leaves = &states->there.leaves[l * states->n_states + s];
-            *leaves =
-                memoi_states_is_updated(states, l) ? MEMOB_LEAVES_NOTHING : MEMOB_LEAVES_UPDATE;
-            if (!(states->masks[l] >> s & 1)) *leaves = MEMOB_LEAVES_ALL;
+            leaves[s] = MEMOB_LEAVES_ALL;
+            if (states->masks[l] >> s & 1)
+                leaves[s] = is_updated ? MEMOB_LEAVES_NOTHING : MEMOB_LEAVES_UPDATE;
         }
     }
 }

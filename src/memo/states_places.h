@@ -310,9 +310,8 @@ MEMOI void memoi_states_share(memob_states* states, int32_t s) {
         top = l;
     }
     states->home[s] = home;
-    if (states->used_by[MEMOB_FORWARD] & bit || states->used_by[MEMOB_BACKWARD] & bit ||
-        states->alone & bit)
-        states->shared |= bit;
+    states->shared |=
+        bit & (states->used_by[MEMOB_FORWARD] | states->used_by[MEMOB_BACKWARD] | states->alone);
     for (int32_t l = home + 1; home >= 0 && l < states->n_layers; l++) {
         memob_states_layer* layer = &states->layers[l];
         layer->lent |= layer->has & bit;

@@ -137,14 +137,10 @@ MEMOI void memoi_step_put(memob_step* step, int32_t item, int64_t at, int is_new
         step->there.lies[item] = is_newer ? MEMOB_IS_NEWER : MEMOB_IS_THERE;
 }
 
-MEMOI int memoi_step_leaves(const memob_step* step, int32_t item) {
-    return step->there.leaves ? step->there.leaves[item] : (int)MEMOB_LEAVES_NOTHING;
-}
-
 /* What a phase takes of an item in this step: MEMOB_IS_. */
 MEMOI int memoi_step_takes(const memob_step* step, int32_t phase, int32_t item) {
     const int takes = step->takes[(int64_t)phase * step->desc.n_items + item];
-    const int leaves = memoi_step_leaves(step, item);
+    const int leaves = memoi_moves_leaves(step->there.leaves, item);
     if (!leaves) return takes & ~MEMOB_IS_IDLE;
     if (leaves == MEMOB_LEAVES_ALL || takes & MEMOB_IS_IDLE) return MEMOB_IS_AWAY;
     return (int)memob_min(takes, MEMOB_IS_THERE);
@@ -165,7 +161,7 @@ MEMOI void memoi_step_play(memob_step* step, const memob_step_law* of, const mem
     is_update = step->list.visits[of->first_visit + op->visit].pass == MEMOB_UPDATE;
     for (int32_t u = law->first_use[op->visit]; u < law->first_use[op->visit + 1]; u++) {
         const memob_use* use = &of->uses[u];
-        const int leaves = memoi_step_leaves(step, use->item);
+        const int leaves = memoi_moves_leaves(step->there.leaves, use->item);
         if (!step->desc.items[use->item].n_slots) continue;
         if (leaves == MEMOB_LEAVES_ALL || (leaves && is_update)) continue;
         if (use->is_on_host)

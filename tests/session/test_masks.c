@@ -6,6 +6,20 @@
 #include "owned.h"
 #include "trainer_words.h"
 
+/* A state of the layer that is open; NULL: it lacks the state, or the step leaves it out. */
+static uint64_t mix_state(uint64_t h, memo_session* s, const memo_session_desc* d, int32_t layer,
+                          int32_t state) {
+    return t_mix_words(h, memo_session_get_state(s, layer, state), d->states[state].size_bytes / 8);
+}
+static void add_words(memo_session* s, const memo_session_desc* d, int32_t layer, int32_t state,
+                      uint64_t h) {
+    t_add_words(memo_session_get_state(s, layer, state), d->states[state].size_bytes / 8, h);
+}
+static void change_words(memo_session* s, const memo_session_desc* d, int32_t layer, int32_t state,
+                         uint64_t h) {
+    t_change_words(memo_session_get_state(s, layer, state), d->states[state].size_bytes / 8, h);
+}
+
 enum { LAYERS = 10, STEPS = 12, ADAPTERS = 4, WEIGHT_WORDS = 512, ADAPTER_WORDS = 64 };
 enum scene { TRAINS_BY_TURNS, TENANTS, AVERAGED, REFERENCE };
 
@@ -36,15 +50,15 @@ static void forward(void* user, memo_session* s, int32_t layer) {
     t->x = mix_state(t->x, s, &t->desc, layer, reads);
     if (t->scene == TENANTS) t->x = mix_state(t->x, s, &t->desc, layer, adapter(t, 0));
     if (!is_alone) *(uint64_t*)memo_session_get_address(s, layer, 0) = t->x;
-    if (is_alone && layer == LAYERS - 1) t->output = mix(t->output, t->x);
+    if (is_alone && layer == LAYERS - 1) t->output = t_mix(t->output, t->x);
 }
 
 static void backward(void* user, memo_session* s, int32_t layer) {
     scripted* t = (scripted*)user;
     const int gradient = t->scene == TENANTS ? adapter(t, 1) : G;
-    uint64_t h = mix(t->x, *(uint64_t*)memo_session_get_address(s, layer, 0));
+    uint64_t h = t_mix(t->x, *(uint64_t*)memo_session_get_address(s, layer, 0));
     t->x = h = mix_state(h, s, &t->desc, layer, W);
-    if (t->scene == REFERENCE) h = mix(h, t->output);
+    if (t->scene == REFERENCE) h = t_mix(h, t->output);
     if (trains(t, layer)) add_words(s, &t->desc, layer, gradient, h);
 }
 
@@ -132,7 +146,7 @@ static result run(scripted* t, int update_may, int64_t device_bytes, int is_chec
         for (int32_t k = 0; k < t->desc.n_states; k++) {
             if (t->states[k].uses == MEMO_STATE_GRADIENT) continue;
             for (int i = 0; i < WEIGHT_WORDS; i++)
-                words[i] = mix((uint64_t)(l * 100 + k), (uint64_t)i);
+                words[i] = t_mix((uint64_t)(l * 100 + k), (uint64_t)i);
             CHECK_OK(memo_session_write_state(s, l, k, 0, words, t->states[k].size_bytes, &error));
         }
     for (t->step = 0; t->step < STEPS && s; t->step++) {
@@ -153,7 +167,7 @@ static result run(scripted* t, int update_may, int64_t device_bytes, int is_chec
             if (t->states[k].uses == MEMO_STATE_GRADIENT) continue;
             CHECK_OK(memo_session_read_state(s, l, k, 0, words, t->states[k].size_bytes, &error));
             for (int64_t i = 0; i < t->states[k].size_bytes / 8; i++)
-                r.states = mix(r.states, words[i]);
+                r.states = t_mix(r.states, words[i]);
         }
     r.output = t->output;
     return r;
@@ -262,7 +276,7 @@ static void tied_between(void* user, memo_session* s) {
 }
 static void tied_backward(void* user, memo_session* s, int32_t layer) {
     tied* t = (tied*)user;
-    t->x = mix_state(mix(t->x, *(uint64_t*)memo_session_get_address(s, layer, 0)), s, &t->desc,
+    t->x = mix_state(t_mix(t->x, *(uint64_t*)memo_session_get_address(s, layer, 0)), s, &t->desc,
                      layer, T_W);
     add_words(s, &t->desc, layer, T_G, t->x);
     if (uses_table(layer)) add_words(s, &t->desc, layer, TABLE_GRADIENT, t->x);
@@ -280,39 +294,29 @@ static void tied_update(void* user, memo_session* s, int32_t layer) {
 
 /* The same trainer on plain arrays. */
 static uint64_t plain_table[3][TABLE_WORDS], plain_layers[LAYERS][3][WEIGHT_WORDS];
-static uint64_t mix_words(uint64_t h, const uint64_t* words, int n) {
-    for (int i = 0; i < n; i++) h = mix(h, words[i]);
-    return h;
-}
-static void add_plain(uint64_t* words, int n, uint64_t h) {
-    for (int i = 0; i < n; i++) words[i] += h * (uint64_t)(2 * i + 1);
-}
-static void change_plain(uint64_t* words, int n, uint64_t h) {
-    for (int i = 0; i < n; i++) words[i] = mix(words[i], h);
-}
 static void run_plain_tied(void) {
     enum { E = TABLE_WORDS, N = WEIGHT_WORDS };
-    uint64_t inputs[LAYERS], x = mix_words(3, plain_table[0], E);
+    uint64_t inputs[LAYERS], x = t_mix_words(3, plain_table[0], E);
     for (int l = 0; l < LAYERS; l++) {
-        x = mix_words(x, plain_layers[l][0], N);
-        if (uses_table(l)) x = mix_words(x, plain_table[0], E);
+        x = t_mix_words(x, plain_layers[l][0], N);
+        if (uses_table(l)) x = t_mix_words(x, plain_table[0], E);
         inputs[l] = x;
     }
-    x = mix_words(x, plain_table[0], E);
-    add_plain(plain_table[1], E, x);
+    x = t_mix_words(x, plain_table[0], E);
+    t_add_words(plain_table[1], E, x);
     for (int l = LAYERS - 1; l >= 0; l--) {
-        x = mix_words(mix(x, inputs[l]), plain_layers[l][0], N);
-        add_plain(plain_layers[l][1], N, x);
-        if (uses_table(l)) add_plain(plain_table[1], E, x);
+        x = t_mix_words(t_mix(x, inputs[l]), plain_layers[l][0], N);
+        t_add_words(plain_layers[l][1], N, x);
+        if (uses_table(l)) t_add_words(plain_table[1], E, x);
     }
-    add_plain(plain_table[1], E, ~x);
+    t_add_words(plain_table[1], E, ~x);
 }
 static void update_plain_tied(void) {
     for (int l = -1; l < LAYERS; l++) {
         uint64_t* of = l < 0 ? plain_table[0] : plain_layers[l][0];
         const int n = l < 0 ? TABLE_WORDS : WEIGHT_WORDS;
-        change_plain(of + 2 * n, n, mix_words(1, of + n, n));
-        change_plain(of, n, mix_words(2, of + 2 * n, n));
+        t_change_words(of + 2 * n, n, t_mix_words(1, of + n, n));
+        t_change_words(of, n, t_mix_words(2, of + 2 * n, n));
         memset(of + n, 0, (size_t)n * 8);
     }
 }
@@ -346,7 +350,7 @@ static void init_tied(tied* t, int is_shared) {
 static void init_plain_tied(void) {
     memset(plain_table, 0, sizeof plain_table);
     memset(plain_layers, 0, sizeof plain_layers);
-    for (int i = 0; i < TABLE_WORDS; i++) plain_table[0][i] = mix(9, (uint64_t)i);
+    for (int i = 0; i < TABLE_WORDS; i++) plain_table[0][i] = t_mix(9, (uint64_t)i);
 }
 static void check_plain_tied(memo_session* s) {
     static uint64_t words[WEIGHT_WORDS];

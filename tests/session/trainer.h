@@ -11,6 +11,7 @@
 
 #include "uses.h"
 #include "item_choices.h"
+#include "trainer_words.h"
 
 enum { T_WORDS = 6, T_ROW_BYTES = 8 * T_WORDS, T_ROWS_MAX = 96, T_LAYERS_MAX = 12 };
 enum { T_STATE_WORDS_MAX = 600, T_DOCUMENT_ROWS = 11 /* no multiple of a slice */ };
@@ -126,14 +127,6 @@ typedef struct t_job {
     uint32_t made; /* bit s: an update does not read state s */
 } t_job;
 
-static uint64_t t_mix(uint64_t a, uint64_t b) {
-    a = (a ^ b) * 0x9e3779b97f4a7c15u;
-    return a ^ a >> 29;
-}
-static uint64_t t_mix_words(uint64_t h, const uint64_t* words, int64_t n) {
-    for (int64_t i = 0; words && i < n; i++) h = t_mix(h, words[i]);
-    return h;
-}
 static uint64_t t_mix_state(const t_job* j, int32_t state, uint64_t h) {
     return t_mix_words(h, j->states[state], j->n_words[state]);
 }
@@ -143,10 +136,8 @@ static uint64_t t_mix_weights(const t_job* j, uint64_t h) {
     return j->is_alone ? t_mix_state(j, S_MOMENTS, h) : h;
 }
 
-/* Linear in h, so that slices add up. */
 static void t_add_gradient(const t_job* j, int32_t state, uint64_t h) {
-    for (int64_t i = 0; j->states[state] && i < j->n_words[state]; i++)
-        j->states[state][i] += h * (uint64_t)(2 * i + 1);
+    t_add_words(j->states[state], j->n_words[state], h);
 }
 
 /* Row r of the slice; of the sequence, if later slices read it. */

@@ -381,17 +381,25 @@ MEMOI int memoi_checked_save(memo_session* s, int32_t step, int is_back) {
     return memoi_session_is_ok(s, status);
 }
 
+#define MEMOI_CHECKED_RUNS 4
+
+/* Rows of run i, of at most MEMOI_CHECKED_RUNS tiles among n rows: the first tile, the last, and
+ * some between.  0: there are not so many. */
+MEMOI int memob_checked_run(int64_t n, int64_t tile_rows, int32_t i, int64_t* begin, int64_t* end) {
+    const int64_t last = (n - 1) / tile_rows, n_runs = memob_min(MEMOI_CHECKED_RUNS, last + 1);
+    *begin = i * last / memob_max(n_runs - 1, 1) * tile_rows;
+    *end = memob_min(*begin + tile_rows, n);
+    return i >= 0 && i < n_runs;
+}
+
 /* Does recomputation by runs of so many rows give the forward's bits to tensor t and to tensors
  * recomputed with t, and leave the bytes behind their rows alone?  Else s->call_error names a row.
  * A few runs are tried; the slot is as before afterwards, although kernels that compute whole
  * tiles write behind a shorter run. */
 MEMOI int memoi_checked_keeps_bits(memo_session* s, int32_t step, int32_t t, int64_t tile_rows) {
-    enum { N_RUNS = 4 };
     const memoi_checked* c = &s->checked;
     const int64_t n = memoi_session_tensor_rows(s, step, t);
-    const int64_t last = (n - 1) / tile_rows;
-    const int32_t n_runs = (int32_t)memob_min(N_RUNS, last + 1);
-    const int32_t steps = n_runs > 1 ? n_runs - 1 : 1;
+    int64_t begin, end;
     char* slot = memoi_checked_slot(s, step);
     int keeps = 1;
 
@@ -404,21 +412,17 @@ MEMOI int memoi_checked_keeps_bits(memo_session* s, int32_t step, int32_t t, int
                                memoi_session_tensor_rows(s, step, u) *
                                    memoi_checked_row_bytes(s, step, u));
     if (s->error.status) return 0;
-    for (int32_t i = n_runs - 1; i >= 0; i--) {
-        const int64_t begin = i * last / steps * tile_rows;
-        s->desc.recompute(s->desc.user, s, memob_session_layer(s, step), t, begin,
-                          memob_min(begin + tile_rows, n));
-    }
+    for (int32_t i = MEMOI_CHECKED_RUNS - 1; i >= 0; i--)
+        if (memob_checked_run(n, tile_rows, i, &begin, &end))
+            s->desc.recompute(s->desc.user, s, memob_session_layer(s, step), t, begin, end);
 
-    for (int32_t i = 0; i < n_runs * s->desc.n_tensors && keeps; i++) {
-        const int32_t u = i / n_runs;
-        const int64_t begin = i % n_runs * last / steps * tile_rows;
-        const int64_t end = memob_min(begin + tile_rows, n);
-        int64_t row = end;
-        if (memoi_checked_caller(s, step, u) == t)
-            row = memoi_checked_first(s, step, u, begin, end, 0);
-        keeps = row == end;
-        if (!keeps) (void)memoi_checked_blame(s, step, u, row, NULL);
+    for (int32_t u = 0; u < s->desc.n_tensors && keeps; u++) {
+        if (memoi_checked_caller(s, step, u) != t) continue;
+        for (int32_t i = 0; keeps && memob_checked_run(n, tile_rows, i, &begin, &end); i++) {
+            const int64_t row = memoi_checked_first(s, step, u, begin, end, 0);
+            keeps = row == end;
+            if (!keeps) (void)memoi_checked_blame(s, step, u, row, NULL);
+        }
     }
     for (int32_t u = 0; u < s->desc.n_tensors && keeps; u++) {
         int64_t n_rows;

@@ -253,12 +253,11 @@ MEMOI void memoi_planner_plan(memoi_planner* p, memoi_choices* f, memoi_choice c
 /* Plans the best choice with the rows of its rank. */
 MEMOI void memoi_planner_plan_rank(memoi_planner* p, memoi_choices* f) {
     memo_step_plan* plan = p->session->part->plan;
+    memo_swap_plan found = MEMO_ZERO(memo_swap_plan);
+    found.rows = f->rows;
     memoi_planner_take(p, &f->best);
     memoi_stage_forget_times(plan);
-    memcpy((int64_t*)(uintptr_t)plan->swap.rows, f->rows, /* the plan's own */
-           (size_t)memoi_session_n_cells(p->session) * sizeof *f->rows);
-    plan->swap.n_host_layers = 0;
-    memoi_stage_place(p, "a plan of rows");
+    memoi_stage_take(p, &found);
     if (plan->fits) memoi_stage_time(p);
     memoi_planner_judge(p, f, f->best);
 }

@@ -16,7 +16,7 @@
 #define MEMOI_SWEPT_BYTES 4096 /* that one thread of a device looks at */
 
 /* 0: the session has failed; so say the other functions of a checked session. */
-MEMOI int memoi_checked_copy(memo_session* s, char* on_device, char* on_host, int64_t n_bytes,
+MEMOI int memob_checked_copy(memo_session* s, char* on_device, char* on_host, int64_t n_bytes,
                              int is_back) {
     return memoi_session_is_ok(s, memob_copy_now(s->device, s->checked.stream, on_device, on_host,
                                                  n_bytes, is_back, &s->call_error));
@@ -33,10 +33,10 @@ MEMOI int memoi_checked_view(memo_session* s, char* bytes, int64_t row_bytes, in
         status = s->device->inspect(s->device->context, c->stream, bytes, row_bytes, n_rows,
                                     c->seen, &s->call_error);
         if (!memoi_session_is_ok(s, status)) return 0;
-        return memoi_checked_copy(s, (char*)c->seen, (char*)c->found,
+        return memob_checked_copy(s, (char*)c->seen, (char*)c->found,
                                   n_rows * (int64_t)sizeof *c->found, 0);
     }
-    if (!memoi_checked_copy(s, bytes, image, n_rows * row_bytes, 0)) return 0;
+    if (!memob_checked_copy(s, bytes, image, n_rows * row_bytes, 0)) return 0;
     for (int64_t row = 0; row < n_rows; row++)
         c->found[row] = memob_row_content(image + row * row_bytes, row_bytes);
     return 1;
@@ -50,7 +50,7 @@ MEMOI void memoi_checked_fill(memo_session* s, char* bytes, int64_t n_bytes) {
     if (!c->slots || n_bytes <= 0 || s->error.status) return;
     image = c->image + (uintptr_t)bytes % 8;
     memob_poison(image, at);
-    if (!memoi_checked_copy(s, bytes, image, at, 1)) return;
+    if (!memob_checked_copy(s, bytes, image, at, 1)) return;
     for (; at < n_bytes && !s->error.status; at += n) {
         n = memob_min(at, n_bytes - at);
         (void)memoi_session_is_ok(s, memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE,
@@ -85,7 +85,7 @@ MEMOI uint64_t memob_checked_hash(memo_session* s, char* address, int64_t size_b
     for (int64_t at = 0; at < size_bytes && !s->error.status; at += n) {
         const char* image = on_host ? address + at : c->image;
         n = memob_min(size_bytes - at, c->slot_bytes);
-        if (!on_host && !memoi_checked_copy(s, address + at, c->image, n, 0)) break;
+        if (!on_host && !memob_checked_copy(s, address + at, c->image, n, 0)) break;
         for (int64_t k = 0; k < n && is_zero; k++) is_zero = !image[k];
         hash = 31 * hash + memob_digest(image, n);
     }
@@ -217,7 +217,7 @@ MEMOI int memoi_checked_is_poisoned(memo_session* s, char* bytes, int64_t n_byte
     int64_t n;
     for (int64_t at = 0; at < n_bytes; at += n) {
         n = memob_min(n_bytes - at, c->slot_bytes / 8 * 8);
-        if (!memoi_checked_copy(s, bytes + at, c->image, n, 0)) return 0;
+        if (!memob_checked_copy(s, bytes + at, c->image, n, 0)) return 0;
         if (memob_row_content(c->image, n).is_of_poison) return 1;
         for (int64_t k = 0; k + 8 <= n; k += 8)
             if (memob_row_content(c->image + k, 8).n_poisoned == 8) return 1;
