@@ -1214,6 +1214,7 @@ typedef enum memo_update_at {
  *     >>law operations       its operations, in the order of enqueueing
  *     >>clock                when streams and bytes are free: predictions
  *     >>sink                 how its operations wait on a device
+ *     >>snapshot             a thread that writes items, and who waits for it
  *     >>moves                where the bytes of items lie, and their copies
  *     >>step                 where a step is, and what lies on the device there
  *     >>cursor               how it goes through visits, and jumps
@@ -1223,7 +1224,8 @@ typedef enum memo_update_at {
  *     >>swap engine          they run on a device
  *     >>states places        which states lie where,
  *     >>states items         which visits use them,
- *     >>states               and how a step goes through them */
+ *     >>states               and how a step goes through them
+ *     >>states snapshot      writes states out while steps go on */
 
 #if (defined(MEMO_IMPLEMENTATION) || defined(MEMO_CUDA_IMPLEMENTATION)) && !defined(MEMO_BASE_DONE)
 #define MEMO_BASE_DONE
@@ -6903,6 +6905,15 @@ MEMOI memo_status memob_engine_check_launch(const memob_engine* e, const char* d
                           desc, what, what);
 }
 
+/* Waits for computation, and for all that the engine's streams do. */
+MEMOI memo_status memob_engine_synchronize(const memob_engine* e, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    for (int k = 0; k < MEMOB_N_STREAMS && !status; k++)
+        if (k == MEMOB_STREAM_COMPUTE ? !e->computes_on_host : e->streams[k] != NULL)
+            status = memo_stream_synchronize(&e->device, e->streams[k], error);
+    return status;
+}
+
 MEMOI void memob_engine_release(memob_engine* e) {
     const memo_device* device = &e->device;
     if (!device->struct_bytes) return; /* it has not begun */
@@ -8055,6 +8066,161 @@ MEMOI void memoi_sink_call(memob_sink* sink, memo_error* error) {
     if (sink->has_failed) memoi_sink_join(sink);
 }
 
+/* ---- >>snapshot ---------------------------------------------------------------------------------
+ * Knows: a thread that writes items one after the other, and which items it has not written yet.
+ * Knows nothing of what items are, where they lie, and what changes them.
+ *
+ * While an item is left, its bytes at home stay as they are: a stream that would change them is
+ * held by a function of the host, a thread waits.
+ *
+ * 1. Nobody frees a snapshot whose thread runs. */
+
+typedef struct memob_hold {
+    memo_host_call call;
+    struct memob_snapshot* of;
+    int32_t item;
+} memob_hold;
+
+typedef struct memob_snapshot {
+    memo_status (*write)(void* user, int32_t item, memo_error* error); /* an item */
+    void* user;
+    memob_hold* holds; /* (n_items) */
+    char* is_left;     /* (n_items): the item is not written yet */
+    int32_t* order;    /* (n_order): items to write */
+    int32_t n_items, n_order;
+    int32_t n_left;  /* of the order */
+    int32_t is_open; /* begun, and not finished */
+    memo_error error;
+#ifndef MEMO_NO_HOST_DEVICE
+    pthread_t thread;
+    int32_t has_thread;
+    pthread_mutex_t mutex; /* of is_left */
+    pthread_cond_t is_written;
+#endif
+    memob_arrays arrays;
+} memob_snapshot;
+
+MEMOI int32_t memob_snapshot_n_left(const memob_snapshot* snapshot) {
+    return __atomic_load_n(&snapshot->n_left, __ATOMIC_ACQUIRE);
+}
+
+/* Waits until the item is written. */
+MEMOI void memob_snapshot_wait(memob_snapshot* snapshot, int32_t item) {
+    if (!memob_snapshot_n_left(snapshot)) return;
+#ifndef MEMO_NO_HOST_DEVICE
+    pthread_mutex_lock(&snapshot->mutex);
+    while (snapshot->is_left[item]) pthread_cond_wait(&snapshot->is_written, &snapshot->mutex);
+    pthread_mutex_unlock(&snapshot->mutex);
+#else
+    (void)item;
+#endif
+}
+
+MEMOI memo_status memoi_hold_run(void* argument, memo_error* error) {
+    const memob_hold* hold = (const memob_hold*)argument;
+    (void)error;
+    memob_snapshot_wait(hold->of, hold->item);
+    return MEMO_STATUS_OK;
+}
+
+/* What is enqueued on the stream from now on waits until the item is written. */
+MEMOI void memoi_snapshot_hold(memob_snapshot* snapshot, memob_engine* e, int32_t stream,
+                               int32_t item) {
+    int is_left = 0;
+    if (!snapshot || !memob_snapshot_n_left(snapshot) || e->status) return;
+#ifndef MEMO_NO_HOST_DEVICE
+    pthread_mutex_lock(&snapshot->mutex);
+    is_left = snapshot->is_left[item];
+    pthread_mutex_unlock(&snapshot->mutex);
+#endif
+    if (!is_left) return;
+    if (e->device.launch_host)
+        e->status =
+            memo_launch_host(&e->device, e->streams[stream], &snapshot->holds[item].call, e->error);
+    else
+        memob_snapshot_wait(snapshot, item);
+}
+
+/* Writes the items in order.  After an error the others are given up. */
+MEMOI void* memoi_snapshot_run(void* argument) {
+    memob_snapshot* snapshot = (memob_snapshot*)argument;
+    for (int32_t k = 0; k < snapshot->n_order; k++) {
+        const int32_t item = snapshot->order[k];
+        memo_error* error = &snapshot->error;
+        if (!error->status) error->status = snapshot->write(snapshot->user, item, error);
+#ifndef MEMO_NO_HOST_DEVICE
+        pthread_mutex_lock(&snapshot->mutex);
+#endif
+        snapshot->is_left[item] = 0;
+        __atomic_fetch_sub(&snapshot->n_left, 1, __ATOMIC_RELEASE);
+#ifndef MEMO_NO_HOST_DEVICE
+        pthread_cond_broadcast(&snapshot->is_written);
+        pthread_mutex_unlock(&snapshot->mutex);
+#endif
+    }
+    return NULL;
+}
+
+/* Memory for a snapshot of up to n_items, once.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_snapshot_make(memob_snapshot* snapshot, int32_t n_items,
+                                      memo_error* error) {
+    if (snapshot->n_items) return MEMO_STATUS_OK;
+    snapshot->holds = MEMOB_ARRAY(&snapshot->arrays, memob_hold, n_items);
+    snapshot->is_left = MEMOB_ARRAY(&snapshot->arrays, char, n_items);
+    snapshot->order = MEMOB_ARRAY(&snapshot->arrays, int32_t, n_items);
+    if (snapshot->arrays.failed) {
+        memob_arrays_free(&snapshot->arrays);
+        return memob_no_memory(error, "a snapshot");
+    }
+    for (int32_t i = 0; i < n_items; i++) {
+        const memob_hold hold = {{memoi_hold_run, &snapshot->holds[i], NULL}, snapshot, i};
+        snapshot->holds[i] = hold;
+    }
+    snapshot->n_items = n_items;
+#ifndef MEMO_NO_HOST_DEVICE
+    pthread_mutex_init(&snapshot->mutex, NULL);
+    pthread_cond_init(&snapshot->is_written, NULL);
+#endif
+    return MEMO_STATUS_OK;
+}
+
+/* Writes the items of the order, by a thread; without one, now. */
+MEMOI void memoi_snapshot_begin(memob_snapshot* snapshot) {
+    MEMO_ASSERT(!snapshot->is_open); /* 1 */
+    memset(&snapshot->error, 0, sizeof snapshot->error);
+    for (int32_t k = 0; k < snapshot->n_order; k++) snapshot->is_left[snapshot->order[k]] = 1;
+    snapshot->n_left = snapshot->n_order;
+    snapshot->is_open = 1;
+#ifndef MEMO_NO_HOST_DEVICE
+    snapshot->has_thread = !memob_thread_create(&snapshot->thread, 0, memoi_snapshot_run, snapshot);
+    if (snapshot->has_thread) return;
+#endif
+    (void)memoi_snapshot_run(snapshot);
+}
+
+/* Waits for the thread.  Errors: of `write`. */
+MEMOI memo_status memoi_snapshot_finish(memob_snapshot* snapshot, memo_error* error) {
+    if (!snapshot->is_open) return MEMO_STATUS_OK;
+#ifndef MEMO_NO_HOST_DEVICE
+    if (snapshot->has_thread) pthread_join(snapshot->thread, NULL);
+    snapshot->has_thread = 0;
+#endif
+    snapshot->is_open = 0;
+    if (snapshot->error.status && error) *error = snapshot->error;
+    return snapshot->error.status;
+}
+
+MEMOI void memoi_snapshot_free(memob_snapshot* snapshot) {
+    MEMO_ASSERT(!snapshot->is_open); /* 1 */
+#ifndef MEMO_NO_HOST_DEVICE
+    if (snapshot->n_items) {
+        pthread_mutex_destroy(&snapshot->mutex);
+        pthread_cond_destroy(&snapshot->is_written);
+    }
+#endif
+    memob_arrays_free(&snapshot->arrays);
+}
+
 /* ---- >>moves ------------------------------------------------------------------------------------
  * Knows: where the bytes of a law's items lie, and how its operations copy them.  Knows nothing of
  * the order of operations, and of what items are.
@@ -8087,6 +8253,7 @@ typedef struct memob_moves {
     const int64_t* file_at;             /* (n_items); -1: a function of the caller gives the item */
     int64_t n_rows;                     /* of this micro-batch */
     const uint8_t* leaves;              /* (n_items): MEMOB_LEAVES_, of this step; NULL: nothing */
+    memob_snapshot* snapshot;           /* whose bytes stores and writes wait for; NULL: none */
 } memob_moves;
 
 /* What a micro-batch of n_rows moves. */
@@ -8143,10 +8310,21 @@ MEMOI inline void memoi_moves_copy(memob_engine* e, const memob_moves* moves, in
     }
 }
 
+/* What changes an item's home waits until a snapshot has written it. */
+MEMOI void memoi_moves_hold(memob_sink* sink, const memob_moves* moves, int32_t kind,
+                            int32_t item) {
+    const int has_file = moves->file_at && moves->file_at[item] >= 0;
+    if (kind == MEMOB_OP_WRITE)
+        memoi_snapshot_hold(moves->snapshot, &sink->engine, MEMOB_STREAM_FILE, item);
+    else if (kind == MEMOB_OP_STORE && !has_file)
+        memoi_snapshot_hold(moves->snapshot, &sink->engine, MEMOB_STREAM_TO_HOST, item);
+}
+
 /* Copies an item, or uses the file, on a stream or on a clock. */
 MEMOI void memoi_moves_item(memob_sink* sink, const memob_moves* moves, int32_t kind,
                             const memob_part* part) {
     const int is_file = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_READ;
+    if (moves->snapshot && !sink->clock) memoi_moves_hold(sink, moves, kind, part->item);
     if (sink->clock && is_file && memoi_moves_fetch(moves, part->item))
         memoi_clock_fetch(sink->clock, moves->file_bytes[part->item]);
     else if (sink->clock)
@@ -8841,6 +9019,21 @@ MEMOI memo_status memoi_step_bring_home(memob_step* step, int32_t item, int drop
     if (step->there.lies[item] == MEMOB_IS_NEWER) memoi_step_move(step, item, 0, &n_moved);
     if (n_moved && !sink->engine.status) memoi_sink_join(sink);
     if (drops && !sink->engine.status) step->there.lies[item] = MEMOB_IS_AWAY;
+    return memoi_step_finish(step);
+}
+
+/* Between phases: all items are at home, and nowhere else.  Streams may still move them.  Errors:
+ * the device's. */
+MEMOI memo_status memoi_step_leave(memob_step* step, memo_error* error) {
+    memob_sink* sink = step->desc.sink;
+    int n_moved = 0;
+    MEMO_ASSERT(!step->is_entered); /* 3 */
+    memoi_sink_call(sink, error);
+    memoi_step_park(step);
+    for (int32_t i = 0; i < step->desc.n_items; i++)
+        if (step->there.lies[i] == MEMOB_IS_NEWER) memoi_step_move(step, i, 0, &n_moved);
+    if (n_moved && !sink->engine.status) memoi_sink_join(sink);
+    if (!sink->engine.status) memoi_step_clear(step);
     return memoi_step_finish(step);
 }
 
@@ -11163,6 +11356,10 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
  * 1. A state is one of the table's.
  * 2. What a place holds of a layer lies in the area of places. */
 
+/* Takes bytes [at, at + n_bytes) of a state. */
+typedef memo_status (*memob_write_function)(void* user, int32_t layer, int32_t state, int64_t at,
+                                            const void* bytes, int64_t n_bytes, memo_error* error);
+
 /* What the trainer does.  A failure of `update` or `look` ends the visit. */
 typedef struct memob_states_trainer {
     memo_status (*update)(void* user, int32_t layer); /* enqueues the update of a layer */
@@ -11206,8 +11403,8 @@ typedef struct memob_states_sizes {
     int64_t bytes[MEMO_N_TIERS][MEMO_OWNER_PLACES + 1]; /* the next are sums of them */
     int64_t device_bytes;                               /* resident_bytes + the area of places */
     int64_t host_bytes;                                 /* pinned */
-    int64_t resident_bytes;
-    int64_t spill_bytes; /* of the file */
+    int64_t resident_bytes, fetched_bytes; /* the second: of the first, of FETCHED states */
+    int64_t spill_bytes;                   /* of the file */
 } memob_states_sizes;
 
 typedef struct memob_states_layer {
@@ -11259,14 +11456,21 @@ typedef struct memob_states {
     int32_t round;                     /* rounds of it so far */
     int32_t n_rounds, n_rounds_before; /* of the latest whole step, and of the one before */
     int32_t is_running;                /* visits are under way: of a round, or of updates alone */
+    int32_t is_alone;                  /* the second */
     int32_t is_last, is_forward_only;  /* of the latest round */
     int32_t n_updates;                 /* begun in it, or in the latest updates alone */
     int32_t is_due;                    /* the update comes next */
     int32_t n_pending;                 /* layers whose update is deferred, and has not begun */
-    int32_t is_filling; /* the update fills states, and may leave bytes as they are */
-    uint32_t* masks;    /* (n_layers): the states that this step uses */
-    int32_t n_updating; /* layers that it updates */
-    int64_t n_unseen;   /* updates since all streams were synchronized without an error */
+    int32_t is_filling;     /* the update fills states, and may leave bytes as they are */
+    uint32_t* masks;        /* (n_layers): the states that this step uses */
+    int32_t n_updating;     /* layers that it updates */
+    int32_t passes_updates; /* deferred updates: none runs in this step */
+    memob_snapshot snapshot;
+    memob_write_function snapshot_write; /* with trainer.user */
+    char *kept_bytes, *snapshot_memory;  /* of resident states; with snapshot_piece, of a file */
+    char* snapshot_piece;
+    int64_t* kept_at; /* (n_items): of resident states */
+    int64_t n_unseen; /* updates since all streams were synchronized without an error */
 } memob_states;
 
 /* Are these the uses of a state? */
@@ -11365,6 +11569,7 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
             sizes->bytes[tier][memoi_states_owner(state)] += stays_bytes;
             for (int32_t k = 0; k < 2; k++) of->at[k] = k < tier ? in_place[k] : stays[k];
             stays[tier] += stays_bytes;
+            sizes->fetched_bytes += stays_bytes * (int64_t)(states->fetched >> s & 1) * !tier;
             if (tier && !(states->hosted >> s & 1)) in_place[0] += bytes[0];
             if (is_spilled) in_place[1] += bytes[1];
         }
@@ -11533,6 +11738,10 @@ MEMOI void memob_states_free(memob_states* states) {
         memob_step_free(step);
         MEMO_FREE(step);
     }
+    MEMOB_IGNORE(memoi_snapshot_finish(&states->snapshot, NULL));
+    MEMO_FREE(states->kept_bytes);
+    MEMO_FREE(states->snapshot_memory);
+    memoi_snapshot_free(&states->snapshot);
     memob_sink_free(&states->sink);
 }
 
@@ -11643,7 +11852,8 @@ MEMOI memo_status memoi_states_find_moves(memob_states* states, memo_error* erro
                                NULL,
                                file_at,
                                0,
-                               states->there.leaves};
+                               states->there.leaves,
+                               &states->snapshot};
     if (arrays->failed) return memob_no_memory(error, "the bytes of states");
 
     states->moves = moves;
@@ -12029,6 +12239,10 @@ MEMOI memo_status memoi_states_launch_update(memob_states* states, int32_t layer
                             memob_states_update_bytes(states, layer));
         return MEMO_STATUS_OK;
     }
+    for (int32_t s = 0; s < states->n_states; s++)
+        if ((states->layers[layer].has & states->updated) >> s & 1)
+            memoi_snapshot_hold(&states->snapshot, e, MEMOB_STREAM_FILE,
+                                layer * states->n_states + s);
     if (e->device.annotate) memoi_states_annotate(states, layer);
     if (!e->status)
         e->status = memo_launch_host(&e->device, e->streams[MEMOB_STREAM_FILE],
@@ -12041,7 +12255,7 @@ MEMOI memo_status memoi_states_update(memob_states* states, memo_error* error) {
     memob_step* step = states->step;
     const int32_t layer = memoi_step_visit(step)->layer;
     memob_states_layer* of = &states->layers[layer];
-    const int on_host = states->updates != NULL, is_alone = step->phase == MEMOB_UPDATES;
+    const int on_host = states->updates != NULL, is_alone = states->is_alone;
     const int is_fused = !is_alone && memob_update_is_fused(states->update_at);
     memo_status status = MEMO_STATUS_OK;
     if (!(is_fused ? memoi_states_is_updated(states, layer) : states->there.pending[layer])) {
@@ -12094,24 +12308,40 @@ MEMOI int memob_states_are_same(const memob_states* states, const uint32_t* a, c
     return !others;
 }
 
+/* What the step leaves out, by its masks, and by whether any update runs in it. */
+MEMOI void memoi_states_choose(memob_states* states) {
+    states->n_updating = 0;
+    for (int32_t l = 0; l < states->n_layers; l++) {
+        uint8_t* leaves = states->there.leaves + (int64_t)l * states->n_states;
+        const int is_updated = memoi_states_is_updated(states, l);
+        states->n_updating += is_updated;
+        for (int32_t s = 0; s < states->n_states; s++) {
+            const int is_passed = states->passes_updates && !(states->gradients >> s & 1);
+            leaves[s] = MEMOB_LEAVES_ALL;
+            if (states->masks[l] >> s & 1)
+                leaves[s] = is_updated && !is_passed ? MEMOB_LEAVES_NOTHING : MEMOB_LEAVES_UPDATE;
+        }
+    }
+}
+
 /* What the rounds from now on use; masks: (n_layers), or NULL for all.  No layer is open, and no
  * update waits. */
 MEMOI void memob_states_take_masks(memob_states* states, const uint32_t* masks) {
     if (memob_states_are_same(states, states->masks, masks)) return;
     MEMO_ASSERT(!states->is_running && !states->n_pending);
     if (states->step) memoi_step_park(states->step); /* by what it has left out */
-    states->n_updating = 0;
-    for (int32_t l = 0; l < states->n_layers; l++) {
-        uint8_t* leaves = states->there.leaves + (int64_t)l * states->n_states;
-        int is_updated;
-        states->masks[l] = masks ? masks[l] : ~0u;
-        states->n_updating += is_updated = memoi_states_is_updated(states, l);
-        for (int32_t s = 0; s < states->n_states; s++) {
-            leaves[s] = MEMOB_LEAVES_ALL;
-            if (states->masks[l] >> s & 1)
-                leaves[s] = is_updated ? MEMOB_LEAVES_NOTHING : MEMOB_LEAVES_UPDATE;
-        }
-    }
+    for (int32_t l = 0; l < states->n_layers; l++) states->masks[l] = masks ? masks[l] : ~0u;
+    memoi_states_choose(states);
+}
+
+/* 1: no update runs in the step that begins, as none is pending, so what they alone use does not
+ * travel.  No layer is open. */
+MEMOI void memob_states_pass_updates(memob_states* states, int32_t passes) {
+    if (states->passes_updates == passes) return;
+    MEMO_ASSERT(!states->is_running);
+    if (states->step) memoi_step_park(states->step);
+    states->passes_updates = passes;
+    memoi_states_choose(states);
 }
 
 /* Begins a round: a micro-batch, or all turns of an order.  Fetches what its first layers need.
@@ -12261,12 +12491,13 @@ MEMOI memo_status memob_states_update_all(memob_states* states, memo_error* erro
     memo_status status;
     MEMO_ASSERT(!states->is_running);
     if (!states->step) states->step = states->steps;
+    memob_states_pass_updates(states, 0);
     if (!states->n_pending) memoi_states_wait(states);
-    states->is_running = 1;
+    states->is_running = states->is_alone = 1;
     states->n_updates = 0;
     status = memob_step_go(states->step, MEMOB_UPDATES, NULL, error);
     if (!status) status = memoi_states_updates(states, error);
-    if (!status) states->is_running = states->is_due = states->round = 0;
+    if (!status) states->is_running = states->is_alone = states->is_due = states->round = 0;
     return status;
 }
 
@@ -12279,8 +12510,8 @@ MEMOI memo_status memob_states_update_all(memob_states* states, memo_error* erro
 MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) {
     const memob_step* step = states->step;
     const int is_updating = step && step->n_open && memoi_states_shows(states, MEMOB_UPDATE);
-    const int is_between = step && step->phase != MEMOB_UPDATES && !is_updating &&
-                           states->update_at == MEMO_UPDATE_DEFERRED;
+    const int is_between =
+        !states->is_alone && !is_updating && states->update_at == MEMO_UPDATE_DEFERRED;
     const int32_t n_updates = states->is_running && !is_between ? states->n_updates : 0;
 
     /* No layer is open, and gradients wait for pending updates alone. */
@@ -12291,7 +12522,7 @@ MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) 
         states->layers[l].open_pass = 0;
     }
     if (step) memob_step_abandon(states->step);
-    states->is_running = states->is_due = states->round = 0;
+    states->is_running = states->is_alone = states->is_due = states->round = 0;
     if (states->n_unseen && memo_device_status(&states->sink.engine.device, NULL))
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "resident states are lost after %lld updates since states were read "
@@ -12363,11 +12594,7 @@ MEMOI void memoi_states_pass_file(memob_states* states, int32_t layer, int32_t s
 
 /* Waits for computation, copies and updates on the host. */
 MEMOI memo_status memob_states_synchronize(memob_states* states, memo_error* error) {
-    const memob_engine* e = &states->sink.engine;
-    memo_status status = MEMO_STATUS_OK;
-    for (int k = 0; k < MEMOB_N_STREAMS && !status; k++)
-        if (k == MEMOB_STREAM_COMPUTE ? !e->computes_on_host : e->streams[k] != NULL)
-            status = memo_stream_synchronize(&e->device, e->streams[k], error);
+    const memo_status status = memob_engine_synchronize(&states->sink.engine, error);
     if (!status) states->n_unseen = 0;
     return status;
 }
@@ -12383,6 +12610,42 @@ MEMOI memo_status memoi_states_copy_resident(const memob_states* states, int is_
     if (bytes) return memob_copy_now(&e->device, stream, on_device, bytes, n_bytes, !is_out, error);
     status = memo_fill(&e->device, stream, on_device, 0, n_bytes, error);
     return status ? status : memo_stream_synchronize(&e->device, stream, error);
+}
+
+/* Between rounds: streamed states are at home, and copies are over. */
+MEMOI memo_status memob_states_leave(memob_states* states, memo_error* error) {
+    const memo_status status =
+        states->step ? memoi_step_leave(states->step, error) : MEMO_STATUS_OK;
+    return status ? status : memob_states_synchronize(states, error);
+}
+
+/* Gradients that have no meaning, and what the caller gives again. */
+MEMOI uint32_t memob_states_worthless(const memob_states* states) {
+    int has_gradients = states->n_pending > 0;
+    for (int32_t l = 0; l < states->n_layers; l++) has_gradients |= states->layers[l].has_gradients;
+    return states->fetched | (has_gradients ? 0 : states->gradients);
+}
+
+/* Copies resident states but those left out to `kept`, one behind the other, or from there; NULL:
+ * nothing moves.  at: NULL, or (n_items), where each lies there.  *n_bytes: of all. */
+MEMOI memo_status memob_states_keep(const memob_states* states, memo_stream stream, char* kept,
+                                    int is_back, uint32_t left_out, int64_t* at, int64_t* n_bytes,
+                                    memo_error* error) {
+    const memob_engine* e = &states->sink.engine;
+    memo_status status = MEMO_STATUS_OK;
+    *n_bytes = 0;
+    for (int32_t k = 0; k < states->n_layers * states->n_states && !status; k++) {
+        const memob_states_layer* of = &states->layers[k / states->n_states];
+        const uint32_t stays = of->has & ~(of->streamed | of->lent | left_out);
+        const int64_t size_bytes = states->bytes[k].n_bytes;
+        if (!(stays >> k % states->n_states & 1)) continue;
+        if (kept && size_bytes)
+            status = memob_copy_now(&e->device, stream, e->memory.device + states->bytes[k].at[0],
+                                    kept + *n_bytes, size_bytes, is_back, error);
+        if (at) at[k] = *n_bytes;
+        *n_bytes += size_bytes;
+    }
+    return status;
 }
 
 /* Waits for computation and copies, then copies bytes of a state from where they lie, or there;
@@ -12421,6 +12684,7 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
 
     /* Streamed: on the host, when what is newer has left the device. */
     on_host = e->memory.host + of->at[1] + offset_bytes;
+    if (!is_out) memob_snapshot_wait(&states->snapshot, item);
     if (states->step) status = memoi_step_bring_home(states->step, item, !is_out, error);
     if (!status) status = memob_states_synchronize(states, error);
     if (status) return status;
@@ -12432,6 +12696,108 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
         memset(on_host, 0, (size_t)n_bytes);
     if (!is_out) memoi_states_pass_file(states, layer, state, 0, offset_bytes, n_bytes);
     return e->status;
+}
+
+/* ---- >>states snapshot --------------------------------------------------------------------------
+ * Knows: which bytes of states a snapshot has, and where they lie.  Knows nothing of who changes
+ * them meanwhile. */
+
+#define MEMOI_SNAPSHOT_PIECE ((int64_t)1 << 22) /* of a file; a multiple of a page */
+
+/* Writes a state: what was kept of a resident one, or its home. */
+MEMOI memo_status memoi_states_write(void* of, int32_t item, memo_error* error) {
+    const memob_states* states = (const memob_states*)of;
+    const memob_memory* memory = &states->sink.engine.memory;
+    const int32_t layer = item / states->n_states, s = item % states->n_states;
+    const memob_states_layer* l = &states->layers[layer];
+    const memob_state_bytes* bytes = &states->bytes[item];
+    const int is_streamed = (int)(l->streamed >> s & 1), is_spilled = (int)(l->spilled >> s & 1);
+    const char* home =
+        is_streamed ? memory->host + bytes->at[1] : states->kept_bytes + states->kept_at[item];
+    const int64_t most_bytes = is_spilled ? MEMOI_SNAPSHOT_PIECE : memob_max(bytes->n_bytes, 1);
+    memo_status status = MEMO_STATUS_OK;
+    for (int64_t at = 0; at < bytes->n_bytes && !status; at += most_bytes) {
+        const int64_t n_bytes = memob_min(bytes->n_bytes - at, most_bytes);
+        if (is_spilled) {
+            memob_spill_op op;
+            memob_spill_op_init(&op, &memory->file, 0, states->snapshot_piece, bytes->at[2] + at,
+                                memob_align_up(n_bytes, MEMOB_SPILL_ALIGNMENT));
+            status = memoi_spill_run(&op, error);
+            home = states->snapshot_piece - at;
+        }
+        if (!status)
+            status = states->snapshot_write(states->trainer.user, layer, s, at, home + at, n_bytes,
+                                            error);
+    }
+    return status;
+}
+
+/* Waits for the snapshot, and frees what it has kept.  Errors: of `write`. */
+MEMOI memo_status memob_states_finish_snapshot(memob_states* states, memo_error* error) {
+    const memo_status status = memoi_snapshot_finish(&states->snapshot, error);
+    MEMO_FREE(states->kept_bytes);
+    MEMO_FREE(states->snapshot_memory);
+    states->kept_bytes = states->snapshot_memory = NULL;
+    return status;
+}
+
+/* Copies of resident states, and room for a piece of the file. */
+MEMOI memo_status memoi_states_keep_snapshot(memob_states* states, memo_error* error) {
+    const uint32_t left_out = states->fetched | states->gradients;
+    const memo_stream stream = states->sink.engine.streams[MEMOB_STREAM_TO_HOST];
+    int64_t n_bytes = 0;
+    memo_status status =
+        memob_states_keep(states, stream, NULL, 0, left_out, states->kept_at, &n_bytes, error);
+    if (status) return status;
+    states->kept_bytes = (char*)MEMO_MALLOC((size_t)memob_max(n_bytes, 1));
+    if (states->kept_bytes && states->sizes.spill_bytes)
+        states->snapshot_memory =
+            (char*)MEMO_MALLOC((size_t)(MEMOI_SNAPSHOT_PIECE + MEMOB_SPILL_ALIGNMENT));
+    if (!states->kept_bytes || (states->sizes.spill_bytes && !states->snapshot_memory))
+        return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                              "memo_session_snapshot: no host memory for %lld bytes of states that "
+                              "stay on the device",
+                              (long long)n_bytes);
+    states->snapshot_piece =
+        states->snapshot_memory +
+        (MEMOB_SPILL_ALIGNMENT - (uintptr_t)states->snapshot_memory % MEMOB_SPILL_ALIGNMENT);
+    return memob_states_keep(states, stream, states->kept_bytes, 0, left_out, states->kept_at,
+                             &n_bytes, error);
+}
+
+/* Between rounds, while no update is pending: begins to write all states but gradients and FETCHED
+ * ones, those first that the next step changes first.  Errors: OUT_OF_HOST_MEMORY, the device's. */
+MEMOI memo_status memob_states_take_snapshot(memob_states* states, memob_write_function write,
+                                             memo_error* error) {
+    const int32_t n_items = states->n_layers * states->n_states;
+    const int is_fused = memob_update_is_fused(states->update_at);
+    memob_snapshot* snapshot = &states->snapshot;
+    memo_status status;
+    MEMO_ASSERT(!states->is_running && !states->n_pending);
+    status = memob_states_leave(states, error);
+    if (!status) status = memoi_snapshot_make(snapshot, n_items, error);
+    if (!status && !states->kept_at) {
+        states->kept_at = MEMOB_ARRAY(&snapshot->arrays, int64_t, n_items);
+        if (!states->kept_at) status = memob_no_memory(error, "a snapshot");
+    }
+    if (!status) status = memoi_states_keep_snapshot(states, error);
+    if (status) {
+        MEMOB_IGNORE(memob_states_finish_snapshot(states, NULL));
+        return status;
+    }
+
+    snapshot->write = memoi_states_write;
+    snapshot->user = states;
+    states->snapshot_write = write;
+    snapshot->n_order = 0;
+    for (int32_t k = 0; k < n_items; k++) {
+        const int32_t item = is_fused ? n_items - 1 - k : k;
+        const memob_states_layer* of = &states->layers[item / states->n_states];
+        const uint32_t written = of->has & ~(of->lent | states->fetched | states->gradients);
+        if (written >> item % states->n_states & 1) snapshot->order[snapshot->n_order++] = item;
+    }
+    memoi_snapshot_begin(snapshot);
+    return status;
 }
 
 #endif /* MEMO_IMPLEMENTATION */

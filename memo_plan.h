@@ -479,6 +479,32 @@ typedef struct memo_session memo_session;
  * memo_session_flush.  A session that is destroyed drops them.  An update on the host is never
  * deferred, because it runs beside the next forward anyway.
  *
+ * What is legal between two micro-batches, and where it leads, is the same under every plan:
+ *
+ *                                 idle    part    over    again   lost
+ *     run, more_follow is 1       part    part    U       S       W
+ *     run, more_follow is 0       over    over    U       S       W
+ *     run, is_forward_only        idle    part    U       again   W
+ *     memo_session_update         N       M       idle    S       W
+ *     _set_update_values      F   N       M       over    S       W
+ *     _skip_update                idle    idle    idle F  idle    W
+ *     _flush; _sleep, _wake       idle    part    over    again   W
+ *     _read_state, _snapshot      idle    part    over F  again   W
+ *     _read_state, a gradient     G       part    over F  G       W
+ *     _write_state                idle    part    over F  again   lost, or idle: all are set
+ *     _fill_states                idle    idle    idle F  idle    idle
+ *
+ *     idle   no step is open             part   micro-batches have run, more follow
+ *     over   the last one has run        again  a micro-batch has failed, behind others of the step
+ *     lost   an update has failed between two layers
+ *     F      INVALID_STATE if update_may has MEMO_MAY_FUSE: a plan may have updated
+ *     other letters: INVALID_STATE, and nothing changes.  U: update or skip.  N: no step is over.
+ *     M: more_follow was 1.  S: skip, then run the whole step again.  W: set all states again.
+ *     G: a gradient has no bytes before the first backward
+ *
+ * While turns of an order are in flight only the turns that are left are legal; in a session that
+ * sleeps only memo_session_wake.  A micro-batch that fails leads back to idle, or to again.
+ *
  * Memory.  A resident state stays on the device, at one address.  A streamed state lies in pinned
  * host memory, or in a file if it is spilled.  Layers with streamed states use two places on the
  * device in turn, so the states of one layer travel while another layer computes.  Both places
@@ -836,7 +862,7 @@ typedef struct memo_session_desc {
     /* The timed steps are over, and addresses may be new.  A checked session that times nothing
      * moves layers and buffers, too, after its first backward.  plan: which is open now, perhaps
      * the first.  Called once, when a micro-batch begins, before its memory is used, or with states
-     * in memo_session_update; NULL: never. */
+     * in memo_session_update; and in memo_session_wake.  NULL: never. */
     void (*planned)(void* user, memo_session* session, const memo_step_plan* plan);
     int32_t is_timed; /* 1: measures stalls, see memo_swap_get_stats */
 
@@ -886,6 +912,10 @@ struct memo_step_plan {
     memo_trace* trace;                              /* the requests of a micro-batch */
     memo_plan* addresses;                           /* memo_plan_write_svg draws them */
     memo_swap_plan* times; /* predicted times, and the limit in words; NULL: without a profile */
+    /* Of memo_session_sleep: bytes of host memory that it takes at most, and, with a profile,
+     * predicted seconds, as if that memory were pinned. */
+    int64_t sleep_bytes;
+    double sleep_s;
     int32_t fits;
     /* Which budget lacks how much, and budgets that would do: they were tried, for all shapes; with
      * 512 bytes less nothing was found.  With is_unadvised untried.  Empty if the plan fits. */
@@ -1051,6 +1081,51 @@ MEMO_TRY memo_status memo_session_read_state(memo_session* session, int32_t laye
 MEMO_TRY memo_status memo_session_write_state(memo_session* session, int32_t layer, int32_t state,
                                               int64_t offset_bytes, const void* bytes,
                                               int64_t n_bytes, memo_error* error);
+/* Gives the device's memory away, for instance to the inference of an RL step, to a validation by
+ * another library, or to another session in the same memory of the caller.  What is newer on the
+ * device goes to its home; resident states and buffers of pass SESSION are copied to host memory of
+ * malloc, at most memo_step_plan.sleep_bytes.  FETCHED states are not kept, and gradients only in
+ * the middle of a step or for updates that are pending: memo_session_flush before takes less.
+ * Then memory of the device is freed; with desc.device_memory the block is the caller's until
+ * memo_session_wake.  Pinned host memory, the file and a checked session's own memory stay.
+ * Until then all calls but memo_session_wake and memo_session_destroy are refused.  Waits for the
+ * compute stream.  Between micro-batches, while none is in flight; ranks need not sleep alike.
+ * After an error the session is awake, and nothing has changed.
+ * Errors: INVALID_STATE; OUT_OF_HOST_MEMORY; the device's. */
+MEMO_TRY memo_status memo_session_sleep(memo_session* session, memo_error* error);
+/* Takes memory of the device again, as much as before, and brings back what was there; the session
+ * goes on with the same bits.  desc.planned is called if the memory has another address.  After an
+ * error the session sleeps on.  Errors: INVALID_STATE (it does not sleep); OUT_OF_DEVICE_MEMORY;
+ * OUT_OF_HOST_MEMORY; the device's; those of desc.fetch. */
+MEMO_TRY memo_status memo_session_wake(memo_session* session, memo_error* error);
+/* Writes all states but gradients and FETCHED ones, as memo_session_read_state would give them now,
+ * while training goes on: a checkpoint.
+ *
+ * `write` takes bytes [at, at + n_bytes) of a state of a layer, MEMO_LAYER_FIRST to n_layers; of
+ * SHARED states in their lowest layer.  It runs on a thread of the session's, one call after the
+ * other; a state in a file comes in pieces.  It may wait, and must not call memo, but
+ * memo_error_set.  After an error it is not called again; memo_session_finish_snapshot returns the
+ * error with layer and state, and training goes on.  With MEMO_NO_HOST_DEVICE all is written in
+ * this call. */
+typedef struct memo_snapshot_desc {
+    memo_status (*write)(void* user, int32_t layer, int32_t state, int64_t at, const void* bytes,
+                         int64_t n_bytes, memo_error* error);
+    void* user;
+} memo_snapshot_desc;
+/* Begins a snapshot, between micro-batches.  Runs updates that are pending, waits until what is
+ * newer has left the device, and copies resident states to host memory of malloc, at most
+ * memo_step_plan.sleep_bytes; streamed states are written from where they lie.  Then it returns.
+ * Until a state is written, the copy that would change it waits: on its stream, so steps go on
+ * until their next update.  On CUDA updates on the host, and reads and writes of the file, wait
+ * behind it.  memo_session_write_state and _fill_states wait, too.
+ * Errors: INVALID_STATE (also while a snapshot is under way, and where memo_session_read_state is
+ * not legal); OUT_OF_HOST_MEMORY; as memo_session_flush. */
+MEMO_TRY memo_status memo_session_snapshot(memo_session* session, const memo_snapshot_desc* desc,
+                                           memo_error* error);
+/* Waits for the snapshot, and returns the error of `write`; OK if there is none under way.  Legal
+ * at any time; memo_session_info.n_unwritten says how long it will wait.  memo_session_destroy
+ * waits, too, and a session that moves its states when it plans again. */
+MEMO_TRY memo_status memo_session_finish_snapshot(memo_session* session, memo_error* error);
 /* Makes an error of the trainer the session's error, unless there is one.  OK does nothing.
  * message NULL: the name of the status. */
 MEMO_API void memo_session_fail(memo_session* session, memo_status status, const char* message);
@@ -1058,10 +1133,11 @@ MEMO_API void memo_session_fail(memo_session* session, memo_status status, const
 typedef struct memo_session_info {
     /* The current shape's, at first that of shape 0. */
     const memo_step_plan* plan;
-    memo_arena* arena;
-    memo_swap* swap; /* NULL if the shape has neither a backward nor slices */
+    memo_arena* arena; /* NULL: the session sleeps */
+    memo_swap* swap;   /* NULL if the shape has neither a backward nor slices */
     /* Copies of states, enqueued so far; those of rows: memo_swap_get_stats. */
     int64_t states_to_host_bytes, states_to_device_bytes;
+    int32_t n_unwritten; /* states of a snapshot, in all layers, that are not written yet */
 } memo_session_info;
 /* The times of a shape with a backward that the session plans by: of its first training steps, or
  * from files.  Errors: INVALID_ARGUMENT; INVALID_STATE (they are not known). */
@@ -1118,6 +1194,8 @@ MEMO_API memo_session_info memo_session_get_info(const memo_session* session);
  *     >>session states         weights, gradients, optimizer states
  *     >>session checked        hashes of tensors between forward and backward
  *     >>session running        a micro-batch
+ *     >>session sleep          the device's memory is given away between micro-batches
+ *     >>session snapshot       when states may be written out while steps go on
  *     >>session stage          rows and addresses of one policy, and whether they fit
  *     >>session plan           stages by streamed states and shapes, until one fits
  *     >>session words          a plan on the terminal
@@ -7092,13 +7170,15 @@ typedef enum memob_watched {
     MEMOB_WATCH_BACKWARD       /* likewise; its rows are there: its begin alone */
 } memob_watched;
 
-/* Calls of states between two micro-batches. */
+/* Calls between two micro-batches. */
 typedef enum memoi_states_call {
     MEMOI_CALL_UPDATE,
     MEMOI_CALL_SKIP_UPDATE,
     MEMOI_CALL_FLUSH,
     MEMOI_CALL_FILL_STATES,
     MEMOI_CALL_SET_UPDATE_VALUES,
+    MEMOI_CALL_SLEEP,
+    MEMOI_CALL_SNAPSHOT,
     MEMOI_N_CALLS
 } memoi_states_call;
 
@@ -7157,6 +7237,9 @@ struct memo_session {
     int is_open;                       /* arenas have memory; 0: a plan is being made */
     void *device_memory, *host_memory; /* of all shapes */
     int64_t memory_bytes;              /* of device_memory */
+    char* kept_bytes;         /* of the device, while the session sleeps; NULL: it is awake */
+    memo_stream sleep_stream; /* of the first sleep on: copies these bytes */
+    uintptr_t slept_at;       /* the device memory before that */
     memoi_timing timing;
 
     /* States.  The engine's layer 0 is FIRST, then come the session's, then LAST. */
@@ -7164,16 +7247,17 @@ struct memo_session {
     memob_states_sizes states_sizes;
     uint32_t *streamed, *spilled; /* (n_layers + 2); NULL: the session has no states */
     memob_states* states;
-    int is_filling;         /* memo_session_fill_states is under way */
-    int is_fused;           /* the latest micro-batch has updated all layers */
-    int is_part;            /* the micro-batch adds to gradients of earlier ones */
-    int is_again;           /* these are lost, and the step has not been dropped */
-    int32_t n_rounds_taken; /* how often steps of another number of micro-batches were taken */
-    char lost[96];          /* why layers are of different steps; "": they are not */
-    int64_t* whole;         /* (n_layers + 2, n_states, 2): bytes that were set since then */
-    uint32_t* masks;        /* (n_layers + 2): states that the step's first micro-batch has named */
-    int is_deferred;        /* the update that runs finds values[1] */
-    int has_update_values;  /* values[1] are of the update that comes next */
+    memo_snapshot_desc snapshot; /* the latest */
+    int is_filling;              /* memo_session_fill_states is under way */
+    int is_fused;                /* the latest micro-batch has updated all layers */
+    int is_part;                 /* the micro-batch adds to gradients of earlier ones */
+    int is_again;                /* these are lost, and the step has not been dropped */
+    int32_t n_rounds_taken;      /* how often steps of another number of micro-batches were taken */
+    char lost[96];               /* why layers are of different steps; "": they are not */
+    int64_t* whole;              /* (n_layers + 2, n_states, 2): bytes that were set since then */
+    uint32_t* masks;       /* (n_layers + 2): states that the step's first micro-batch has named */
+    int is_deferred;       /* the update that runs finds values[1] */
+    int has_update_values; /* values[1] are of the update that comes next */
     union {
         double align;
         char bytes[MEMO_BATCH_VALUES_MAX];
@@ -7210,6 +7294,9 @@ const char* memo_policy_name(memo_policy policy) {
     MEMOB_TABLE_OF(MEMO_N_POLICIES, names);
     return (int)policy >= 0 && (int)policy < MEMO_N_POLICIES ? names[policy] : "unknown";
 }
+
+#define MEMOB_ASLEEP                                                                               \
+    "the session sleeps and has no memory of the device; memo_session_wake comes next"
 
 /* 1: more bytes than a budget has; 0: it has no limit. */
 MEMOI int memoi_is_over(int64_t n_bytes, int64_t budget_bytes) {
@@ -7300,10 +7387,14 @@ MEMOI memo_status memoi_session_end_call(const memo_session* s, memo_error* erro
 /* Is an argument of memo_session_get_... in 0 to most?  If not, that is the session's error. */
 MEMOI MEMOB_NOINLINE int memoi_session_is_in(const memo_session* s, const char* argument,
                                              int64_t value, int64_t most) {
-    if (value >= 0 && value <= most) return 1;
-    MEMOI_SESSION_FAIL((memo_session*)(uintptr_t)s, MEMO_STATUS_INVALID_ARGUMENT,
-                       "memo_session_get_%s: out of range (%lld); 0 to %lld are valid", argument,
-                       (long long)value, (long long)most);
+    if (value >= 0 && value <= most && !s->kept_bytes) return 1;
+    if (s->kept_bytes)
+        MEMOI_SESSION_FAIL((memo_session*)(uintptr_t)s, MEMO_STATUS_INVALID_STATE,
+                           "memo_session_get_%s: %s", argument, MEMOB_ASLEEP);
+    else
+        MEMOI_SESSION_FAIL((memo_session*)(uintptr_t)s, MEMO_STATUS_INVALID_ARGUMENT,
+                           "memo_session_get_%s: out of range (%lld); 0 to %lld are valid",
+                           argument, (long long)value, (long long)most);
     return 0;
 }
 
@@ -9177,6 +9268,9 @@ MEMOI void memoi_session_begin_list(memo_session* s) {
     }
     if (s->error.status) return;
     memob_states_take_masks(s->states, masks);
+    if (!is_forward_only && !memoi_session_has_part(s))
+        memob_states_pass_updates(s->states, s->states->update_at == MEMO_UPDATE_DEFERRED &&
+                                                 !s->states->updates && !s->states->n_pending);
     if (!is_forward_only)
         memcpy(s->masks, s->states->masks, (size_t)s->states->n_layers * sizeof *s->masks);
     s->is_fused = 0;
@@ -9219,17 +9313,24 @@ MEMOI const char* memoi_session_refuses(const memo_session* s, memoi_states_call
     const int may_fuse = (s->desc.update_may & MEMO_MAY_FUSE) != 0;
     const int is_over = s->states && memoi_session_is_over(s);
     const int is_early = is_update && s->states && !is_over;
+
     const memob_rule rules[] = {
+        {s->kept_bytes != NULL, MEMOB_ASLEEP},
         {s->is_running, "a micro-batch is open; end it first"},
         {s->next_turn != 0, "micro-batches are in flight; run the turns that are left"},
         {sets_values && may_fuse,
          "update_may has MEMO_MAY_FUSE, so a plan may update in the last backward, before these "
          "values are known; leave it out, or give values of the step before in memo_batch.values"},
-        {!s->states && (sets_values || (is_update && !s->desc.agree)), "the session has no states"},
+        {!s->states &&
+             (sets_values || call == MEMOI_CALL_SNAPSHOT || (is_update && !s->desc.agree)),
+         "the session has no states"},
         {*s->lost && call != MEMOI_CALL_FILL_STATES, s->lost},
         {is_over && call == MEMOI_CALL_SKIP_UPDATE && may_fuse,
          MEMOI_MAY_BE_UPDATED ", and leave out MEMO_MAY_FUSE to skip updates"},
-        {is_over && call == MEMOI_CALL_FILL_STATES && may_fuse, MEMOI_MAY_BE_UPDATED " first"},
+        {is_over && (call == MEMOI_CALL_FILL_STATES || call == MEMOI_CALL_SNAPSHOT) && may_fuse,
+         MEMOI_MAY_BE_UPDATED " first"},
+        {s->states && call == MEMOI_CALL_SNAPSHOT && s->states->snapshot.is_open,
+         "a snapshot is under way; memo_session_finish_snapshot comes next"},
         {is_early && s->is_again, MEMOI_GRADIENTS_LOST},
         {is_early && memoi_session_has_part(s),
          "more_follow was 1 in the latest micro-batch; run the last one with 0, or call "
@@ -9240,8 +9341,8 @@ MEMOI const char* memoi_session_refuses(const memo_session* s, memoi_states_call
 
 MEMOI memo_status memoi_session_check_call(memo_session* s, memoi_states_call call,
                                            memo_error* error) {
-    static const char* const names[] = {"update", "skip_update", "flush", "fill_states",
-                                        "set_update_values"};
+    static const char* const names[] = {
+        "update", "skip_update", "flush", "fill_states", "set_update_values", "sleep", "snapshot"};
     MEMOB_TABLE_OF(MEMOI_N_CALLS, names);
     const char* const why = memoi_session_refuses(s, call);
     if (why)
@@ -9386,9 +9487,12 @@ memo_status memo_session_fill_states(memo_session* s,
         return status;
     }
 
-    /* Fill what lies on the host, when nobody uses it.  What lies on the device is then older. */
+    /* Fill what lies on the host, when nobody uses it or writes it out.  What lies on the device is
+     * then older. */
     memoi_session_forget(s);
     (void)memoi_session_is_ok(s, memob_states_synchronize(s->states, &s->call_error));
+    for (int32_t i = 0; i < s->states->snapshot.n_items; i++)
+        memob_snapshot_wait(&s->states->snapshot, i);
     if (!s->error.status) memob_states_reset(s->states);
     for (; n_filled < s->states_desc.n_layers && !s->error.status; n_filled++)
         fill(s->desc.user, s, n_filled - 1);
@@ -9428,13 +9532,14 @@ MEMOI void memoi_session_find_whole(memo_session* s, int32_t layer, int32_t stat
 MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t state, int reads,
                                          int64_t offset_bytes, void* bytes, int64_t n_bytes,
                                          memo_error* error) {
+    const memob_rule rules[] = {
+        {s->kept_bytes != NULL, MEMOB_ASLEEP},
+        {!s->states, "the session has no states"},
+        {s->is_running || s->next_turn,
+         "states are read and written between micro-batches, while none is in flight"}};
+    const char* const why = MEMOB_FIRST_FAULT(rules);
     memo_status status;
-    if (!s->states || s->is_running || s->next_turn)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session: %s",
-                              s->states
-                                  ? "states are read and written between micro-batches, while "
-                                    "none is in flight"
-                                  : "the session has no states");
+    if (why) return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session: %s", why);
 
     if (memoi_session_is_over(s) && s->desc.update_may & MEMO_MAY_FUSE)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s_state: %s first",
@@ -9447,6 +9552,14 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
                              "memo_session_write_state: state %d is a gradient, which a backward "
                              "sets to zero; write it between begin and end of a backward",
                              (int)state);
+
+    if (reads && s->desc.states[state].uses & MEMO_STATE_GRADIENT && !*s->lost &&
+        !memoi_session_is_over(s) && !memoi_session_has_part(s))
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_session_read_state: state `%.32s` is a gradient, which has no "
+                              "bytes before the first backward of a step; read it between a "
+                              "micro-batch and the update",
+                              memob_session_name(s->desc.states[state].name));
 
     if (!reads && s->desc.states[state].uses & MEMO_STATE_FETCHED)
         return MEMOB_INVALID(error,
@@ -10349,7 +10462,12 @@ MEMOI memo_status memoi_session_check_batch(memo_session* s, const memo_batch* b
     memo_batch* batch = &s->batch;
     memo_error* error = &s->call_error;
     const char* why;
-    memo_status status =
+    memo_status status = MEMO_STATUS_OK;
+    if (s->kept_bytes)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_begin: %s",
+                              MEMOB_ASLEEP);
+
+    status =
         memob_check_integer("memo_batch", "shape", batch->shape, 0, s->desc.n_shapes - 1, error);
     if (!status) {
         const memo_step_plan* plan = s->parts[batch->shape].plan;
@@ -10793,6 +10911,8 @@ void memo_session_destroy(memo_session* s) {
     memoi_session_stop(s);
     memob_states_destroy(s->states); /* whose streams the engines above use */
     memob_arrays_free(&s->kept);
+    MEMO_FREE(s->kept_bytes);
+    if (s->sleep_stream) memo_stream_destroy(s->device, s->sleep_stream, NULL);
     if (s->device_memory && !s->desc.device_memory)
         memo_device_free(s->device, s->device_memory, NULL);
     memo_step_plan_destroy(s->own_plan);
@@ -10809,9 +10929,186 @@ memo_session_info memo_session_get_info(const memo_session* s) {
     info.plan = s->part->plan;
     info.arena = s->part->arena;
     info.swap = s->part->swap;
+    info.n_unwritten = s->states ? memob_snapshot_n_left(&s->states->snapshot) : 0;
     info.states_to_host_bytes = s->states ? s->states->sink.engine.memory.copied_bytes[0] : 0;
     info.states_to_device_bytes = s->states ? s->states->sink.engine.memory.copied_bytes[1] : 0;
     return info;
+}
+
+/* --- >>session sleep ---
+ * Knows: what lies on the device between two micro-batches, and how a session gives the device's
+ * memory away and takes it again.  Knows nothing of what rows and states are for.
+ *
+ * 1. A session that sleeps has no address on the device.
+ * 2. What is kept comes back to where the plan has it. */
+
+/* Ends what has an address on the device: all that lay there is kept, or has no value. */
+MEMOI void memoi_session_drop_device(memo_session* s) {
+    for (int32_t k = 0; k < s->desc.n_shapes; k++) {
+        memoi_session_part* part = &s->parts[k];
+        memo_arena_destroy(part->arena);
+        part->arena = NULL;
+        part->base = NULL;
+        if (part->swap) part->swap->own_sink.engine.memory.device = NULL;
+    }
+    if (s->states) s->states->sink.engine.memory.device = NULL;
+    memset(s->buffer_addresses, 0, sizeof s->buffer_addresses);
+    s->device_memory = NULL;
+}
+
+/* All streams are idle, and streamed states are at home. */
+MEMOI memo_status memoi_session_leave_device(memo_session* s, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    if (!s->desc.computes_on_host)
+        status = memo_stream_synchronize(s->device, s->desc.compute_stream, error);
+    for (int32_t k = 0; k < s->desc.n_shapes && !status; k++)
+        if (s->parts[k].swap)
+            status = memob_engine_synchronize(&s->parts[k].swap->own_sink.engine, error);
+    if (s->states && !status) status = memob_states_synchronize(s->states, error);
+    if (s->states && !status) status = memob_states_leave(s->states, error);
+    return status;
+}
+
+/* Copies buffers of pass SESSION to `kept`, or from there; kept NULL: only counts.  Then the same
+ * of resident states.  *n_bytes: all of them. */
+MEMOI memo_status memoi_session_keep(memo_session* s, char* kept, int is_back, int64_t* n_bytes,
+                                     memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    int64_t states_bytes = 0, n = 0;
+    for (int32_t i = 0; i < s->desc.n_buffers && !status; i++) {
+        const int64_t size_bytes = memoi_session_buffer_bytes(s, i, s->desc.n_rows);
+        if (s->desc.buffers[i].first != MEMO_PASS_SESSION) continue;
+        if (kept && size_bytes)
+            status = memob_copy_now(s->device, s->sleep_stream, s->buffer_addresses[i], kept + n,
+                                    size_bytes, is_back, error);
+        n += size_bytes;
+    }
+    if (s->states && !status)
+        status = memob_states_keep(s->states, s->sleep_stream, kept ? kept + n : NULL, is_back,
+                                   memob_states_worthless(s->states), NULL, &states_bytes, error);
+    *n_bytes = n + states_bytes;
+    return status;
+}
+
+memo_status memo_session_sleep(memo_session* s, memo_error* error) {
+    int64_t n_bytes = 0;
+    char* kept = NULL;
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "session", s);
+    status = memoi_session_check_call(s, MEMOI_CALL_SLEEP, error);
+    if (!status) status = memoi_session_leave_device(s, error);
+    if (!status && !s->sleep_stream)
+        status = memo_stream_create(s->device, "sleep", 0, &s->sleep_stream, error);
+    if (!status) status = memoi_session_keep(s, NULL, 0, &n_bytes, error);
+    if (!status) kept = (char*)MEMO_MALLOC((size_t)memob_max(n_bytes, 1));
+    if (!status && !kept)
+        status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                                "memo_session_sleep: no host memory for %lld bytes that stay on "
+                                "the device; see memo_step_plan.sleep_bytes",
+                                (long long)n_bytes);
+
+    if (!status) status = memoi_session_keep(s, kept, 0, &n_bytes, error);
+    if (!status && !s->desc.device_memory)
+        status = memo_device_free(s->device, s->device_memory, error);
+    if (status) { /* it is awake */
+        MEMO_FREE(kept);
+        return status;
+    }
+    s->slept_at = (uintptr_t)s->device_memory;
+    s->kept_bytes = kept;
+    memoi_session_drop_device(s);
+    memob_session_log(s, "session: sleeps; %lld bytes are kept in host memory", (long long)n_bytes);
+    return status;
+}
+
+/* Opens all shapes in the device memory, and brings back what was kept. */
+MEMOI memo_status memoi_session_return(memo_session* s, memo_error* error) {
+    const memo_batch batch = s->batch;
+    memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
+    int64_t n_bytes = 0;
+    memoi_session_begin_call(s);
+    desc.device = s->device;
+    desc.memory = s->device_memory;
+    desc.memory_bytes = s->memory_bytes;
+    for (int32_t k = 0; k < s->desc.n_shapes && !s->failure.status; k++) {
+        memoi_session_use_shape(s, k);
+        desc.plan = s->part->plan->addresses;
+        memoi_session_start_arena(s, &desc);
+        if (s->part->swap) s->part->swap->own_sink.engine.memory.device = s->part->base;
+    }
+    memoi_session_use_shape(s, batch.shape);
+    s->batch = batch;
+    if (s->states) s->states->sink.engine.memory.device = (char*)s->states_desc.device_memory;
+
+    if (!s->failure.status) /* 2 */
+        memoi_keep(s, memoi_session_keep(s, s->kept_bytes, 1, &n_bytes, &s->call_error));
+    if (s->states && !s->failure.status)
+        memoi_keep(s, memob_states_fetch(s->states, &s->call_error));
+    return memoi_session_end_call(s, error);
+}
+
+memo_status memo_session_wake(memo_session* s, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    MEMOB_REFUSE_NULL(error, "session", s);
+    if (!s->kept_bytes)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_session_wake: the session does not sleep; memo_session_sleep "
+                              "comes before");
+    memoi_session_forget(s);
+    if (s->error.status) return memoi_session_report(s, error);
+    s->device_memory = s->desc.device_memory;
+    if (!s->device_memory)
+        status = memo_device_alloc(s->device, s->memory_bytes, &s->device_memory, error);
+    if (status) return status; /* 1 */
+    status = memoi_session_return(s, error);
+    if (status) {
+        if (!s->desc.device_memory)
+            MEMOB_IGNORE(memo_device_free(s->device, s->device_memory, NULL));
+        memoi_session_drop_device(s);
+        return status;
+    }
+    MEMO_FREE(s->kept_bytes);
+    s->kept_bytes = NULL;
+    if (s->desc.planned && s->slept_at != (uintptr_t)s->device_memory)
+        s->desc.planned(s->desc.user, s, s->parts[0].plan);
+    return status;
+}
+
+/* --- >>session snapshot ---
+ * Knows: when states may be written out while steps go on.  Knows nothing of where they lie. */
+
+/* A piece goes to the caller, on the snapshot's thread. */
+MEMOI memo_status memoi_session_write(void* session, int32_t layer, int32_t state, int64_t at,
+                                      const void* bytes, int64_t n_bytes, memo_error* error) {
+    const memo_session* s = (const memo_session*)session;
+    memo_error why = MEMO_ZERO(memo_error);
+    const memo_status status =
+        s->snapshot.write(s->snapshot.user, layer - 1, state, at, bytes, n_bytes, &why);
+    if (!status) return status;
+    return memo_error_set(error, status,
+                          "memo_session_snapshot: layer %d, state `%.32s`, bytes %lld to %lld: "
+                          "%.300s",
+                          (int)layer - 1, memob_session_name(s->desc.states[state].name),
+                          (long long)at, (long long)(at + n_bytes),
+                          why.message[0] ? why.message : memo_status_name(status));
+}
+
+memo_status memo_session_snapshot(memo_session* s, const memo_snapshot_desc* desc,
+                                  memo_error* error) {
+    memo_status status;
+    MEMOB_REFUSE_NULL(error, "session", s);
+    MEMOB_REFUSE_NULL(error, "desc", desc);
+    MEMOB_REFUSE_NULL(error, "desc->write", desc->write);
+    status = memoi_session_check_call(s, MEMOI_CALL_SNAPSHOT, error);
+    if (!status) status = memo_session_flush(s, error);
+    if (status) return status;
+    s->snapshot = *desc;
+    return memob_states_take_snapshot(s->states, memoi_session_write, error);
+}
+
+memo_status memo_session_finish_snapshot(memo_session* s, memo_error* error) {
+    MEMOB_REFUSE_NULL(error, "session", s);
+    return s->states ? memob_states_finish_snapshot(s->states, error) : MEMO_STATUS_OK;
 }
 
 /* --- >>session stage ---
@@ -10967,6 +11264,8 @@ MEMOI void memoi_session_add_up(const memo_session* s, memo_step_plan* plan, int
     for (int32_t tier = 0; tier < MEMO_N_TIERS; tier++)
         for (int32_t owner = 0; owner < MEMO_N_OWNERS; owner++) needed[tier] += of[tier][owner];
     plan->device_bytes = needed[MEMO_TIER_DEVICE];
+    plan->sleep_bytes = s->states_sizes.resident_bytes - s->states_sizes.fetched_bytes +
+                        of[MEMO_TIER_DEVICE][MEMO_OWNER_SESSION];
     plan->host_bytes = needed[MEMO_TIER_HOST];
     plan->disk_bytes = needed[MEMO_TIER_FILE];
     plan->device_budget_bytes = s->desc.device_bytes;
@@ -11656,6 +11955,9 @@ MEMOI void memoi_planner_plan_each(memoi_planner* p, int32_t first, int64_t* pea
             memoi_stage_choose(p);
         }
         memoi_planner_name_limit(p);
+        plan->sleep_s = memoi_rows_over(
+            (double)(plan->sleep_bytes + plan->bytes[MEMO_TIER_DEVICE][MEMO_OWNER_PLACES]),
+            memob_rows_find_rates(&times).bytes_per_s[0][0]);
         p->limit_bytes = s->desc.device_bytes;
         if (i == 0 && plan->fits) limit_bytes = p->peak_bytes;
         peaks_bytes[k] = p->peak_bytes;

@@ -81,7 +81,11 @@ static struct own {
     float squares[L], overflows[L]; /* of each layer's gradients; the last backward writes them */
 } own;
 static float x[T * C], dx[T * C]; /* between layers, (T, C) */
-static float scratch[4][W];       /* of one update at a time; its bytes are not in the budget */
+
+/* Scratch of one update at a time.  It lives as long as the session, so an update finds it at every
+ * moment, and its bytes are in the budget. */
+static const memo_session_buffer scratch = {.name = "scratch", .size_bytes = 16 * W};
+#define SCRATCH(k) ((float*)memo_session_get_buffer(session, 0) + (k)*W)
 
 typedef enum recipe {
     ADAM,
@@ -218,7 +222,7 @@ static void multiply(float* c, const float* a, const float* b, int is_transposed
 /* Muon: the moments, made orthogonal by five steps of Newton and Schulz. */
 static void add_muon(memo_session* session, int32_t l, const float* d, float rate) {
     float *w = STATE(l, WEIGHTS), *m = STATE(l, MOMENTS), square = 1e-12f;
-    float *o = scratch[1], *a = scratch[2], *b = scratch[3];
+    float *o = SCRATCH(1), *a = SCRATCH(2), *b = SCRATCH(3);
     for (int i = 0; i < W; i++) {
         m[i] = 0.9f * m[i] + d[i];
         square += m[i] * m[i];
@@ -259,7 +263,7 @@ static void add_to_halves(memo_session* session, int32_t l, const float* d, cons
 
 static void update(void* user, memo_session* session, int32_t l) {
     const float* g = STATE(l, GRADS);
-    float *d = scratch[0], *m = scratch[1], *v = scratch[2], square = 0;
+    float *d = SCRATCH(0), *m = SCRATCH(1), *v = SCRATCH(2), square = 0;
     of_step of;
     memcpy(&of, memo_session_get_batch(session).values, sizeof of);
     if (now == TIED && STATE(l, TABLE)) /* the lower of both parts; when both have added */
@@ -354,6 +358,7 @@ static memo_status copy_states(memo_session* session, const memo_session_desc* d
 static memo_session_desc make_desc(int32_t may) {
     memo_session_desc desc = {0};
     desc.tensors = acts, desc.n_tensors = 1;
+    desc.buffers = &scratch, desc.n_buffers = 1;
     desc.states = momentum, desc.n_states = 3;
     if (now == ADAM) desc.states = adam, desc.n_states = 4;
     if (now == MOMENTS8) desc.states = adam8, desc.n_states = 6;

@@ -254,6 +254,7 @@ extern "C" {
  *     >>law operations       its operations, in the order of enqueueing
  *     >>clock                when streams and bytes are free: predictions
  *     >>sink                 how its operations wait on a device
+ *     >>snapshot             a thread that writes items, and who waits for it
  *     >>moves                where the bytes of items lie, and their copies
  *     >>step                 where a step is, and what lies on the device there
  *     >>cursor               how it goes through visits, and jumps
@@ -263,7 +264,8 @@ extern "C" {
  *     >>swap engine          they run on a device
  *     >>states places        which states lie where,
  *     >>states items         which visits use them,
- *     >>states               and how a step goes through them */
+ *     >>states               and how a step goes through them
+ *     >>states snapshot      writes states out while steps go on */
 
 #if (defined(MEMO_IMPLEMENTATION) || defined(MEMO_CUDA_IMPLEMENTATION)) && !defined(MEMO_BASE_DONE)
 #define MEMO_BASE_DONE
@@ -363,6 +365,7 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #include "memo/law_ops.h"
 #include "memo/clock.h"
 #include "memo/sink.h"
+#include "memo/snapshot.h"
 #include "memo/moves.h"
 #include "memo/step.h"
 #include "memo/cursor.h"
@@ -373,4 +376,5 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #include "memo/states_places.h"
 #include "memo/states_items.h"
 #include "memo/states.h"
+#include "memo/states_snapshot.h"
 #endif /* MEMO_IMPLEMENTATION */

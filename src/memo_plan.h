@@ -149,6 +149,8 @@ extern "C" {
  *     >>session states         weights, gradients, optimizer states
  *     >>session checked        hashes of tensors between forward and backward
  *     >>session running        a micro-batch
+ *     >>session sleep          the device's memory is given away between micro-batches
+ *     >>session snapshot       when states may be written out while steps go on
  *     >>session stage          rows and addresses of one policy, and whether they fit
  *     >>session plan           stages by streamed states and shapes, until one fits
  *     >>session words          a plan on the terminal
@@ -217,6 +219,8 @@ extern "C" {
 #include "plan/session/states.h"
 #include "plan/session/checked.h"
 #include "plan/session/running.h"
+#include "plan/session/sleep.h"
+#include "plan/session/snapshot.h"
 #include "plan/session/stage.h"
 #include "plan/session/plan.h"
 #include "plan/session/words.h"

@@ -97,6 +97,15 @@ MEMOI memo_status memob_engine_check_launch(const memob_engine* e, const char* d
                           desc, what, what);
 }
 
+/* Waits for computation, and for all that the engine's streams do. */
+MEMOI memo_status memob_engine_synchronize(const memob_engine* e, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    for (int k = 0; k < MEMOB_N_STREAMS && !status; k++)
+        if (k == MEMOB_STREAM_COMPUTE ? !e->computes_on_host : e->streams[k] != NULL)
+            status = memo_stream_synchronize(&e->device, e->streams[k], error);
+    return status;
+}
+
 MEMOI void memob_engine_release(memob_engine* e) {
     const memo_device* device = &e->device;
     if (!device->struct_bytes) return; /* it has not begun */

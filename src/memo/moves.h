@@ -1,5 +1,6 @@
 #pragma once
 #include "memo/sink.h"
+#include "memo/snapshot.h"
 /* ---- >>moves ------------------------------------------------------------------------------------
  * Knows: where the bytes of a law's items lie, and how its operations copy them.  Knows nothing of
  * the order of operations, and of what items are.
@@ -32,6 +33,7 @@ typedef struct memob_moves {
     const int64_t* file_at;             /* (n_items); -1: a function of the caller gives the item */
     int64_t n_rows;                     /* of this micro-batch */
     const uint8_t* leaves;              /* (n_items): MEMOB_LEAVES_, of this step; NULL: nothing */
+    memob_snapshot* snapshot;           /* whose bytes stores and writes wait for; NULL: none */
 } memob_moves;
 
 /* What a micro-batch of n_rows moves. */
@@ -88,10 +90,21 @@ MEMOI inline void memoi_moves_copy(memob_engine* e, const memob_moves* moves, in
     }
 }
 
+/* What changes an item's home waits until a snapshot has written it. */
+MEMOI void memoi_moves_hold(memob_sink* sink, const memob_moves* moves, int32_t kind,
+                            int32_t item) {
+    const int has_file = moves->file_at && moves->file_at[item] >= 0;
+    if (kind == MEMOB_OP_WRITE)
+        memoi_snapshot_hold(moves->snapshot, &sink->engine, MEMOB_STREAM_FILE, item);
+    else if (kind == MEMOB_OP_STORE && !has_file)
+        memoi_snapshot_hold(moves->snapshot, &sink->engine, MEMOB_STREAM_TO_HOST, item);
+}
+
 /* Copies an item, or uses the file, on a stream or on a clock. */
 MEMOI void memoi_moves_item(memob_sink* sink, const memob_moves* moves, int32_t kind,
                             const memob_part* part) {
     const int is_file = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_READ;
+    if (moves->snapshot && !sink->clock) memoi_moves_hold(sink, moves, kind, part->item);
     if (sink->clock && is_file && memoi_moves_fetch(moves, part->item))
         memoi_clock_fetch(sink->clock, moves->file_bytes[part->item]);
     else if (sink->clock)

@@ -217,6 +217,10 @@ MEMOI memo_status memoi_states_launch_update(memob_states* states, int32_t layer
                             memob_states_update_bytes(states, layer));
         return MEMO_STATUS_OK;
     }
+    for (int32_t s = 0; s < states->n_states; s++)
+        if ((states->layers[layer].has & states->updated) >> s & 1)
+            memoi_snapshot_hold(&states->snapshot, e, MEMOB_STREAM_FILE,
+                                layer * states->n_states + s);
     if (e->device.annotate) memoi_states_annotate(states, layer);
     if (!e->status)
         e->status = memo_launch_host(&e->device, e->streams[MEMOB_STREAM_FILE],
@@ -229,7 +233,7 @@ MEMOI memo_status memoi_states_update(memob_states* states, memo_error* error) {
     memob_step* step = states->step;
     const int32_t layer = memoi_step_visit(step)->layer;
     memob_states_layer* of = &states->layers[layer];
-    const int on_host = states->updates != NULL, is_alone = step->phase == MEMOB_UPDATES;
+    const int on_host = states->updates != NULL, is_alone = states->is_alone;
     const int is_fused = !is_alone && memob_update_is_fused(states->update_at);
     memo_status status = MEMO_STATUS_OK;
     if (!(is_fused ? memoi_states_is_updated(states, layer) : states->there.pending[layer])) {
@@ -282,24 +286,40 @@ MEMOI int memob_states_are_same(const memob_states* states, const uint32_t* a, c
     return !others;
 }
 
+/* What the step leaves out, by its masks, and by whether any update runs in it. */
+MEMOI void memoi_states_choose(memob_states* states) {
+    states->n_updating = 0;
+    for (int32_t l = 0; l < states->n_layers; l++) {
+        uint8_t* leaves = states->there.leaves + (int64_t)l * states->n_states;
+        const int is_updated = memoi_states_is_updated(states, l);
+        states->n_updating += is_updated;
+        for (int32_t s = 0; s < states->n_states; s++) {
+            const int is_passed = states->passes_updates && !(states->gradients >> s & 1);
+            leaves[s] = MEMOB_LEAVES_ALL;
+            if (states->masks[l] >> s & 1)
+                leaves[s] = is_updated && !is_passed ? MEMOB_LEAVES_NOTHING : MEMOB_LEAVES_UPDATE;
+        }
+    }
+}
+
 /* What the rounds from now on use; masks: (n_layers), or NULL for all.  No layer is open, and no
  * update waits. */
 MEMOI void memob_states_take_masks(memob_states* states, const uint32_t* masks) {
     if (memob_states_are_same(states, states->masks, masks)) return;
     MEMO_ASSERT(!states->is_running && !states->n_pending);
     if (states->step) memoi_step_park(states->step); /* by what it has left out */
-    states->n_updating = 0;
-    for (int32_t l = 0; l < states->n_layers; l++) {
-        uint8_t* leaves = states->there.leaves + (int64_t)l * states->n_states;
-        int is_updated;
-        states->masks[l] = masks ? masks[l] : ~0u;
-        states->n_updating += is_updated = memoi_states_is_updated(states, l);
-        for (int32_t s = 0; s < states->n_states; s++) {
-            leaves[s] = MEMOB_LEAVES_ALL;
-            if (states->masks[l] >> s & 1)
-                leaves[s] = is_updated ? MEMOB_LEAVES_NOTHING : MEMOB_LEAVES_UPDATE;
-        }
-    }
+    for (int32_t l = 0; l < states->n_layers; l++) states->masks[l] = masks ? masks[l] : ~0u;
+    memoi_states_choose(states);
+}
+
+/* 1: no update runs in the step that begins, as none is pending, so what they alone use does not
+ * travel.  No layer is open. */
+MEMOI void memob_states_pass_updates(memob_states* states, int32_t passes) {
+    if (states->passes_updates == passes) return;
+    MEMO_ASSERT(!states->is_running);
+    if (states->step) memoi_step_park(states->step);
+    states->passes_updates = passes;
+    memoi_states_choose(states);
 }
 
 /* Begins a round: a micro-batch, or all turns of an order.  Fetches what its first layers need.
@@ -449,12 +469,13 @@ MEMOI memo_status memob_states_update_all(memob_states* states, memo_error* erro
     memo_status status;
     MEMO_ASSERT(!states->is_running);
     if (!states->step) states->step = states->steps;
+    memob_states_pass_updates(states, 0);
     if (!states->n_pending) memoi_states_wait(states);
-    states->is_running = 1;
+    states->is_running = states->is_alone = 1;
     states->n_updates = 0;
     status = memob_step_go(states->step, MEMOB_UPDATES, NULL, error);
     if (!status) status = memoi_states_updates(states, error);
-    if (!status) states->is_running = states->is_due = states->round = 0;
+    if (!status) states->is_running = states->is_alone = states->is_due = states->round = 0;
     return status;
 }
 
@@ -467,8 +488,8 @@ MEMOI memo_status memob_states_update_all(memob_states* states, memo_error* erro
 MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) {
     const memob_step* step = states->step;
     const int is_updating = step && step->n_open && memoi_states_shows(states, MEMOB_UPDATE);
-    const int is_between = step && step->phase != MEMOB_UPDATES && !is_updating &&
-                           states->update_at == MEMO_UPDATE_DEFERRED;
+    const int is_between =
+        !states->is_alone && !is_updating && states->update_at == MEMO_UPDATE_DEFERRED;
     const int32_t n_updates = states->is_running && !is_between ? states->n_updates : 0;
 
     /* No layer is open, and gradients wait for pending updates alone. */
@@ -479,7 +500,7 @@ MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) 
         states->layers[l].open_pass = 0;
     }
     if (step) memob_step_abandon(states->step);
-    states->is_running = states->is_due = states->round = 0;
+    states->is_running = states->is_alone = states->is_due = states->round = 0;
     if (states->n_unseen && memo_device_status(&states->sink.engine.device, NULL))
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
                               "resident states are lost after %lld updates since states were read "
@@ -551,11 +572,7 @@ MEMOI void memoi_states_pass_file(memob_states* states, int32_t layer, int32_t s
 
 /* Waits for computation, copies and updates on the host. */
 MEMOI memo_status memob_states_synchronize(memob_states* states, memo_error* error) {
-    const memob_engine* e = &states->sink.engine;
-    memo_status status = MEMO_STATUS_OK;
-    for (int k = 0; k < MEMOB_N_STREAMS && !status; k++)
-        if (k == MEMOB_STREAM_COMPUTE ? !e->computes_on_host : e->streams[k] != NULL)
-            status = memo_stream_synchronize(&e->device, e->streams[k], error);
+    const memo_status status = memob_engine_synchronize(&states->sink.engine, error);
     if (!status) states->n_unseen = 0;
     return status;
 }
@@ -571,6 +588,42 @@ MEMOI memo_status memoi_states_copy_resident(const memob_states* states, int is_
     if (bytes) return memob_copy_now(&e->device, stream, on_device, bytes, n_bytes, !is_out, error);
     status = memo_fill(&e->device, stream, on_device, 0, n_bytes, error);
     return status ? status : memo_stream_synchronize(&e->device, stream, error);
+}
+
+/* Between rounds: streamed states are at home, and copies are over. */
+MEMOI memo_status memob_states_leave(memob_states* states, memo_error* error) {
+    const memo_status status =
+        states->step ? memoi_step_leave(states->step, error) : MEMO_STATUS_OK;
+    return status ? status : memob_states_synchronize(states, error);
+}
+
+/* Gradients that have no meaning, and what the caller gives again. */
+MEMOI uint32_t memob_states_worthless(const memob_states* states) {
+    int has_gradients = states->n_pending > 0;
+    for (int32_t l = 0; l < states->n_layers; l++) has_gradients |= states->layers[l].has_gradients;
+    return states->fetched | (has_gradients ? 0 : states->gradients);
+}
+
+/* Copies resident states but those left out to `kept`, one behind the other, or from there; NULL:
+ * nothing moves.  at: NULL, or (n_items), where each lies there.  *n_bytes: of all. */
+MEMOI memo_status memob_states_keep(const memob_states* states, memo_stream stream, char* kept,
+                                    int is_back, uint32_t left_out, int64_t* at, int64_t* n_bytes,
+                                    memo_error* error) {
+    const memob_engine* e = &states->sink.engine;
+    memo_status status = MEMO_STATUS_OK;
+    *n_bytes = 0;
+    for (int32_t k = 0; k < states->n_layers * states->n_states && !status; k++) {
+        const memob_states_layer* of = &states->layers[k / states->n_states];
+        const uint32_t stays = of->has & ~(of->streamed | of->lent | left_out);
+        const int64_t size_bytes = states->bytes[k].n_bytes;
+        if (!(stays >> k % states->n_states & 1)) continue;
+        if (kept && size_bytes)
+            status = memob_copy_now(&e->device, stream, e->memory.device + states->bytes[k].at[0],
+                                    kept + *n_bytes, size_bytes, is_back, error);
+        if (at) at[k] = *n_bytes;
+        *n_bytes += size_bytes;
+    }
+    return status;
 }
 
 /* Waits for computation and copies, then copies bytes of a state from where they lie, or there;
@@ -609,6 +662,7 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
 
     /* Streamed: on the host, when what is newer has left the device. */
     on_host = e->memory.host + of->at[1] + offset_bytes;
+    if (!is_out) memob_snapshot_wait(&states->snapshot, item);
     if (states->step) status = memoi_step_bring_home(states->step, item, !is_out, error);
     if (!status) status = memob_states_synchronize(states, error);
     if (status) return status;

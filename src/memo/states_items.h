@@ -82,7 +82,8 @@ MEMOI memo_status memoi_states_find_moves(memob_states* states, memo_error* erro
                                NULL,
                                file_at,
                                0,
-                               states->there.leaves};
+                               states->there.leaves,
+                               &states->snapshot};
     if (arrays->failed) return memob_no_memory(error, "the bytes of states");
 
     states->moves = moves;

@@ -26,6 +26,10 @@
  * 1. A state is one of the table's.
  * 2. What a place holds of a layer lies in the area of places. */
 
+/* Takes bytes [at, at + n_bytes) of a state. */
+typedef memo_status (*memob_write_function)(void* user, int32_t layer, int32_t state, int64_t at,
+                                            const void* bytes, int64_t n_bytes, memo_error* error);
+
 /* What the trainer does.  A failure of `update` or `look` ends the visit. */
 typedef struct memob_states_trainer {
     memo_status (*update)(void* user, int32_t layer); /* enqueues the update of a layer */
@@ -69,8 +73,8 @@ typedef struct memob_states_sizes {
     int64_t bytes[MEMO_N_TIERS][MEMO_OWNER_PLACES + 1]; /* the next are sums of them */
     int64_t device_bytes;                               /* resident_bytes + the area of places */
     int64_t host_bytes;                                 /* pinned */
-    int64_t resident_bytes;
-    int64_t spill_bytes; /* of the file */
+    int64_t resident_bytes, fetched_bytes; /* the second: of the first, of FETCHED states */
+    int64_t spill_bytes;                   /* of the file */
 } memob_states_sizes;
 
 typedef struct memob_states_layer {
@@ -122,14 +126,21 @@ typedef struct memob_states {
     int32_t round;                     /* rounds of it so far */
     int32_t n_rounds, n_rounds_before; /* of the latest whole step, and of the one before */
     int32_t is_running;                /* visits are under way: of a round, or of updates alone */
+    int32_t is_alone;                  /* the second */
     int32_t is_last, is_forward_only;  /* of the latest round */
     int32_t n_updates;                 /* begun in it, or in the latest updates alone */
     int32_t is_due;                    /* the update comes next */
     int32_t n_pending;                 /* layers whose update is deferred, and has not begun */
-    int32_t is_filling; /* the update fills states, and may leave bytes as they are */
-    uint32_t* masks;    /* (n_layers): the states that this step uses */
-    int32_t n_updating; /* layers that it updates */
-    int64_t n_unseen;   /* updates since all streams were synchronized without an error */
+    int32_t is_filling;     /* the update fills states, and may leave bytes as they are */
+    uint32_t* masks;        /* (n_layers): the states that this step uses */
+    int32_t n_updating;     /* layers that it updates */
+    int32_t passes_updates; /* deferred updates: none runs in this step */
+    memob_snapshot snapshot;
+    memob_write_function snapshot_write; /* with trainer.user */
+    char *kept_bytes, *snapshot_memory;  /* of resident states; with snapshot_piece, of a file */
+    char* snapshot_piece;
+    int64_t* kept_at; /* (n_items): of resident states */
+    int64_t n_unseen; /* updates since all streams were synchronized without an error */
 } memob_states;
 
 /* Are these the uses of a state? */
@@ -228,6 +239,7 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
             sizes->bytes[tier][memoi_states_owner(state)] += stays_bytes;
             for (int32_t k = 0; k < 2; k++) of->at[k] = k < tier ? in_place[k] : stays[k];
             stays[tier] += stays_bytes;
+            sizes->fetched_bytes += stays_bytes * (int64_t)(states->fetched >> s & 1) * !tier;
             if (tier && !(states->hosted >> s & 1)) in_place[0] += bytes[0];
             if (is_spilled) in_place[1] += bytes[1];
         }
@@ -396,6 +408,10 @@ MEMOI void memob_states_free(memob_states* states) {
         memob_step_free(step);
         MEMO_FREE(step);
     }
+    MEMOB_IGNORE(memoi_snapshot_finish(&states->snapshot, NULL));
+    MEMO_FREE(states->kept_bytes);
+    MEMO_FREE(states->snapshot_memory);
+    memoi_snapshot_free(&states->snapshot);
     memob_sink_free(&states->sink);
 }
 

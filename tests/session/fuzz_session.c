@@ -35,8 +35,10 @@ typedef enum call_kind {
     WRITE,
     FILL,
     SET_VALUES,
-    PIECES, /* a micro-batch that ends too early, or with a call out of order */
-    OUTSIDE /* asks for addresses while no layer is open */
+    PIECES,  /* a micro-batch that ends too early, or with a call out of order */
+    OUTSIDE, /* asks for addresses while no layer is open */
+    SLEEP,   /* and wakes */
+    SNAPSHOT /* of the states; if one is under way, it ends */
 } call_kind;
 
 typedef struct call {
@@ -60,8 +62,9 @@ static struct {
     t_sums sums;        /* when the list of visits began */
     uint64_t rate, given_rate;
     int has_given_rate, is_over /* an update comes next */, has_part, is_again;
-    int has_error; /* of a call that has no status */
-    int32_t turn;  /* the next; above 0: micro-batches are in flight */
+    int has_error;  /* of a call that has no status */
+    int is_snapped; /* a snapshot is under way */
+    int32_t turn;   /* the next; above 0: micro-batches are in flight */
     memo_batch batch;
     const uint32_t* masks; /* of the step */
     const call* now;
@@ -177,9 +180,10 @@ static void draw_trainer(trainer* t) {
 }
 
 static void draw_call(const trainer* t, call* c) {
-    static const uint8_t kinds[] = {RUN,    RUN,    RUN,    RUN,        RUN,    RUN,    RUN,
-                                    UPDATE, UPDATE, UPDATE, LOOK,       UPDATE, SKIP,   FLUSH,
-                                    READ,   WRITE,  FILL,   SET_VALUES, PIECES, OUTSIDE};
+    static const uint8_t kinds[] = {RUN,    RUN,     RUN,    RUN,    RUN,      RUN,
+                                    RUN,    UPDATE,  UPDATE, UPDATE, LOOK,     UPDATE,
+                                    SKIP,   FLUSH,   READ,   WRITE,  FILL,     SET_VALUES,
+                                    PIECES, OUTSIDE, SLEEP,  SLEEP,  SNAPSHOT, SNAPSHOT};
     memset(c, 0, sizeof *c);
     c->what = (call_kind)kinds[memo_test_int(0, (int64_t)sizeof kinds - 1)];
     c->how = (int32_t)memo_test_int(0, 7);
@@ -254,6 +258,9 @@ static int is_legal(const trainer* t, const call* c) {
             return 0; /* fall through */
     case READ:
         if (!has_states || (at.is_over && may_fuse(t))) return 0;
+        if (c->what == READ && t->states[c->state].uses & MEMO_STATE_GRADIENT && !at.is_over &&
+            !at.has_part)
+            return 0; /* it has no bytes */
         return !t_has(t, c->layer, c->state) ||
                c->offset + c->n_bytes <= t->states[c->state].size_bytes;
     default: return 1;
@@ -306,11 +313,15 @@ static int same_states(const trainer* t, state_words a, state_words b) {
     return 1;
 }
 
+static void forget_fault(void) {
+    if (at.faults) at.faults->failing_call = 0, at.faults->failed = NULL;
+}
+
 /* A new step begins, with states that are all of one step. */
 static void recover(trainer* t, memo_session* s) {
     static state_words words;
     const int is_lost = tells_loss(), of_device = at.faults && at.faults->failed;
-    if (at.faults) at.faults->failing_call = 0, at.faults->failed = NULL;
+    forget_fault();
     at.has_struck = at.turn = at.has_given_rate = 0;
     at.now = NULL;
     if (!t->desc.n_states) return;
@@ -398,7 +409,7 @@ static void run_batch(trainer* t, memo_session* s, const call* c) {
         if (c->how == 1 || memo_test.failures || !at.now) break; /* a turn alone */
         if (at.turn && c->what == RUN)
             batch.shape = at.batch.shape, batch.n_rows = at.batch.n_rows,
-            batch.more_follow = at.batch.more_follow;
+            batch.more_follow = at.batch.more_follow, batch.states = at.masks;
     } while (at.turn && c->what == RUN && c->how != 6);
 }
 
@@ -521,6 +532,61 @@ static void take_error(trainer* t, memo_session* s, const call* c) {
     at.has_error = 0;
 }
 
+/* Somebody else uses the device's memory while the session sleeps.  What fails works the second
+ * time. */
+static void sleep_and_wake(trainer* t, memo_session* s, const call* c) {
+    const int64_t n_bytes = memo_session_get_info(s).plan->device_bytes;
+    void* other = NULL;
+    for (int k = 0; !is_done(t, memo_session_sleep(s, &error), !at.turn); k++) {
+        if (at.turn || k) return;
+        forget_fault();
+    }
+    CHECK(!memo_session_get_info(s).arena);
+    if (c->how % 2)
+        CHECK_ERROR(memo_session_run(s, &c->batch, &error), INVALID_STATE, "wake comes next");
+    else
+        CHECK_ERROR(memo_session_update(s, &error), INVALID_STATE, "wake comes next");
+    if (!memo_device_alloc(t->desc.device, n_bytes, &other, NULL)) {
+        memset(other, 0x5a, (size_t)n_bytes);
+        IGNORE(memo_device_free(t->desc.device, other, NULL));
+    }
+    for (int k = 0; !is_done(t, memo_session_wake(s, &error), 1); k++) {
+        if (k) return;
+        forget_fault();
+        CHECK_ERROR(memo_session_flush(s, &error), INVALID_STATE, "wake comes next");
+    }
+    CHECK_ERROR(memo_session_wake(s, &error), INVALID_STATE, "does not sleep");
+}
+
+/* What a snapshot should write, and writes. */
+static state_words snapped, written;
+static memo_status write_words(MEMO_UNUSED void* user, int32_t layer, int32_t state, int64_t from,
+                               const void* bytes, int64_t n_bytes, MEMO_UNUSED memo_error* e) {
+    memcpy((char*)written[layer + 1][state] + from, bytes, (size_t)n_bytes);
+    return MEMO_STATUS_OK;
+}
+static void finish_snapshot(const trainer* t, memo_session* s) {
+    CHECK_OK(memo_session_finish_snapshot(s, &error));
+    CHECK(same_states(t, written, snapped));
+    at.is_snapped = 0;
+}
+static void snapshot(trainer* t, memo_session* s, const call* c) {
+    static const memo_snapshot_desc desc = {write_words, NULL};
+    const int legal = t->desc.n_states && !at.turn && !(at.is_over && may_fuse(t));
+    if (at.is_snapped) {
+        finish_snapshot(t, s);
+        return;
+    }
+    const memo_status status = memo_session_snapshot(s, &desc, &error);
+    if (is_done(t, status, legal)) {
+        memcpy(snapped, at.plain.states, sizeof snapped);
+        at.is_snapped = 1;
+    } else if (legal) {
+        recover(t, s);
+        at.now = c;
+    }
+}
+
 static void make_call(trainer* t, memo_session* s, const call* c) {
     memo_status status;
     at.now = c;
@@ -530,6 +596,8 @@ static void make_call(trainer* t, memo_session* s, const call* c) {
     case RUN:
     case LOOK: run_batch(t, s, c); return;
     case PIECES: run_pieces(t, s, c); return;
+    case SNAPSHOT: snapshot(t, s, c); return;
+    case SLEEP: sleep_and_wake(t, s, c); return;
     case UPDATE: update(t, s, c); return;
     case FILL: fill_states(t, s, c); return;
     case READ:
@@ -594,6 +662,7 @@ static void make_calls(trainer* t, memo_session* s, const call* calls, int n) {
         CHECK(!at.faults->failed || at.is_timed);
         at.faults->failing_call = 0;
     }
+    if (at.is_snapped) finish_snapshot(t, s);
     if (t->desc.n_states) {
         memcpy(words, at.plain.states, sizeof words);
         CHECK_OK(transfer(t, s, 0, words));
@@ -831,8 +900,9 @@ static void run_changed(trainer* t, const budget* b, const call* calls, int n) {
 
 /* What a failed input does. */
 static void show(const trainer* t, const budget* b, const call* calls, int n) {
-    static const char* const names[] = {"run",   "look", "update",     "skip",   "flush",  "read",
-                                        "write", "fill", "set_values", "pieces", "outside"};
+    static const char* const names[] = {"run",     "look",  "update",  "skip",       "flush",
+                                        "read",    "write", "fill",    "set_values", "pieces",
+                                        "outside", "sleep", "snapshot"};
     const memo_session_desc* d = &t->desc;
     printf(
         "# %d tensors, %d layers, slices of %lld, n_group %d, %d turns, %d shapes (%lld rows%s), "

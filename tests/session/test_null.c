@@ -379,6 +379,12 @@ static void swaps(void) {
     REFUSED(memo_profile_write, path, &profile, NULL, &error);
 }
 
+static memo_status write_nowhere(void* user, int32_t layer, int32_t state, int64_t at,
+                                 const void* bytes, int64_t n_bytes, memo_error* e) {
+    (void)user, (void)layer, (void)state, (void)at, (void)bytes, (void)n_bytes, (void)e;
+    return MEMO_STATUS_OK;
+}
+static const memo_snapshot_desc nowhere = {write_nowhere, NULL};
 static void no_layer(void* user, memo_session* s, int32_t layer) {
     (void)user, (void)s, (void)layer;
 }
@@ -452,6 +458,13 @@ static void sessions(void) {
     CHECK_OK(memo_session_read_state(s, 0, 0, 0, NULL, 0, &error));
     REFUSED(memo_session_write_state, session, NULL, 0, 0, 0, bytes, 8, &error);
     VALID(memo_session_write_state, bytes, s, 0, 0, 0, NULL, 8, &error);
+    REFUSED(memo_session_sleep, session, NULL, &error);
+    REFUSED(memo_session_wake, session, NULL, &error);
+    REFUSED(memo_session_snapshot, session, NULL, &nowhere, &error);
+    REFUSED(memo_session_snapshot, desc, s, NULL, &error);
+    CHECK_ERROR(memo_session_snapshot(s, &(memo_snapshot_desc){NULL, NULL}, &error),
+                INVALID_ARGUMENT, "desc->write");
+    REFUSED(memo_session_finish_snapshot, session, NULL, &error);
     REFUSED(memo_session_get_profile, session, NULL, 0, &profile, &error);
     REFUSED(memo_session_get_profile, profile, s, 0, NULL, &error);
     ROW(memo_session_get_info, session, CHECK(!memo_session_get_info(NULL).plan));

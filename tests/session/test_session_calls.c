@@ -22,6 +22,7 @@ static int forward_fails, update_fails; /* in layer 2 */
 static int left_out;                    /* a layer; -1: none */
 static int batch_value, update_value;   /* that passes find; 0: they do not look */
 static int n_looks;
+static int32_t n_turns, next_turn; /* of an order; 0: there is none */
 
 static float* rows_of(memo_session* s, int32_t layer, int32_t tensor) {
     return (float*)memo_session_get_address(s, layer, tensor);
@@ -83,6 +84,7 @@ static memo_session_desc desc_of(int32_t update_may) {
     memo_session_desc desc = MEMO_ZERO(memo_session_desc);
     forward_fails = update_fails = 0;
     left_out = -1;
+    n_turns = next_turn = 0;
     desc.tensors = items, desc.n_tensors = N_TENSORS;
     desc.n_layers = LAYERS, desc.n_rows = ROWS;
     desc.states = states, desc.n_states = N_STATES;
@@ -103,6 +105,7 @@ static memo_status run(memo_session* s, int more_follow, int is_forward_only) {
     memo_batch batch = MEMO_ZERO(memo_batch);
     batch.more_follow = more_follow;
     batch.is_forward_only = is_forward_only;
+    batch.shape = is_forward_only && n_turns;
     return memo_session_run(s, &batch, &error);
 }
 
@@ -122,83 +125,183 @@ static memo_status transfer(memo_session* s, int writes, float words[LAYERS][N_S
 
 /* --- where a step is --- */
 
-typedef enum { IDLE, PART, OVER, AGAIN, LOST, N_WHERE } where;
-static const char* const where_names[] = {"idle", "part", "over", "again", "lost"};
+typedef enum { IDLE, PART, OVER, FLIGHT, AGAIN, LOST, ASLEEP, N_WHERE } where;
+static const char* const where_names[] = {"idle",  "part", "over",  "in flight",
+                                          "again", "lost", "asleep"};
 #define LOST_WORDS "set the states of all layers again"
+
+/* A micro-batch in an order of two, if the session has one, all of the order or a turn alone. */
+static const memo_shape with_alone[] = {{ROWS, 0}, {ROWS, 1}};
+static const memo_turn order[] = {{0, 0, MEMO_PASS_FORWARD},
+                                  {1, 0, MEMO_PASS_FORWARD},
+                                  {0, 0, MEMO_PASS_BACKWARD},
+                                  {1, 0, MEMO_PASS_BACKWARD}};
+static memo_status run_turns(memo_session* s, int more_follow, int32_t n) {
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < n && !status; k++) {
+        memo_batch batch = MEMO_ZERO(memo_batch);
+        batch.more_follow = more_follow;
+        batch.turn = order[(next_turn + k) % 4];
+        status = memo_session_run(s, &batch, &error);
+    }
+    return status;
+}
+static memo_status run_all(memo_session* s, int more_follow) {
+    return n_turns ? run_turns(s, more_follow, n_turns - next_turn) : run(s, more_follow, 0);
+}
 
 /* Brings a new session there. */
 static void bring(memo_session* s, where to) {
-    if (to == PART || to == AGAIN) CHECK_OK(run(s, 1, 0));
-    if (to == OVER) CHECK_OK(run(s, 0, 0));
+    next_turn = 0;
+    if (to == PART || to == AGAIN) CHECK_OK(run_all(s, 1));
+    if (to == OVER) CHECK_OK(run_all(s, 0));
+    if (to == FLIGHT) CHECK_OK(run_turns(s, 0, 1));
+    next_turn = to == FLIGHT;
     forward_fails = to == AGAIN;
     if (to == AGAIN) {
-        CHECK_ERROR(run(s, 0, 0), DEVICE, "planted; run the whole step again");
+        CHECK_ERROR(run_all(s, 0), DEVICE, "planted; run the whole step again");
         forward_fails = 0;
     }
     if (to == LOST) {
         memo_status status;
         update_fails = 1;
-        status = run(s, 0, 0);
+        status = run_all(s, 0);
         if (!status) status = memo_session_update(s, &error);
         if (!status) status = memo_session_flush(s, &error);
         update_fails = 0;
         CHECK_ERROR(status, DEVICE, "planted; the update has changed ");
         CHECK_ERROR(status, DEVICE, "of 6 layers; " LOST_WORDS);
     }
+    if (to == ASLEEP) CHECK_OK(memo_session_sleep(s, &error));
 }
 
-enum { RUN_MORE, RUN_LAST, RUN_ALONE, UPDATE, VALUES, SKIP, FLUSH, READ, WRITE, FILL, N_CALLS };
+enum {
+    RUN_MORE,
+    RUN_LAST,
+    RUN_ALONE,
+    UPDATE,
+    VALUES,
+    SKIP,
+    FLUSH,
+    READ,
+    READ_GRADIENT,
+    WRITE,
+    FILL,
+    SLEEP, /* and wake */
+    WAKE,
+    SNAPSHOT,
+    N_CALLS
+};
+static memo_status write_nowhere(MEMO_UNUSED void* user, MEMO_UNUSED int32_t layer,
+                                 MEMO_UNUSED int32_t state, MEMO_UNUSED int64_t at,
+                                 MEMO_UNUSED const void* bytes, MEMO_UNUSED int64_t n_bytes,
+                                 MEMO_UNUSED memo_error* e) {
+    return MEMO_STATUS_OK;
+}
+static const memo_snapshot_desc nowhere = {write_nowhere, NULL};
 static memo_status call(memo_session* s, int which) {
     float word = 0;
+    memo_status status;
     switch (which) {
-    case RUN_MORE: return run(s, 1, 0);
-    case RUN_LAST: return run(s, 0, 0);
-    case RUN_ALONE: return run(s, 0, 1);
+    case RUN_MORE: return run_all(s, 1);
+    case RUN_LAST: return run_all(s, 0);
+    case RUN_ALONE: return run(s, 0, 1); /* an order has a shape of its own */
     case UPDATE: return memo_session_update(s, &error);
     case VALUES: return memo_session_set_update_values(s, &word, sizeof word, &error);
     case SKIP: return memo_session_skip_update(s, &error);
     case FLUSH: return memo_session_flush(s, &error);
     case READ: return memo_session_read_state(s, 0, W, 0, &word, sizeof word, &error);
+    case READ_GRADIENT: return memo_session_read_state(s, 0, G, 0, &word, sizeof word, &error);
     case WRITE: return memo_session_write_state(s, 0, W, 0, &word, sizeof word, &error);
-    default: return memo_session_fill_states(s, fill, &error);
+    case FILL: return memo_session_fill_states(s, fill, &error);
+    case SLEEP:
+        status = memo_session_sleep(s, &error);
+        return status ? status : memo_session_wake(s, &error);
+    case SNAPSHOT:
+        status = memo_session_snapshot(s, &nowhere, &error);
+        return status ? status : memo_session_finish_snapshot(s, &error);
+    default: return memo_session_wake(s, &error);
     }
 }
 
-/* What a call says there, whatever the plan is; NULL: it is legal. */
+#define NEXT   "memo_session_update comes next"
+#define REPEAT "call memo_session_skip_update, then run the whole step again"
+#define TURNS  "run the turns that are left"
+#define SLEEPS "memo_session_wake comes next"
+#define NONE   "no step of states is over"
+#define MORE   "more_follow was 1"
+#define FUSES  "update_may has MEMO_MAY_FUSE"
+#define EMPTY  "no bytes before the first backward"
+
+/* What a call says there, whatever the plan is; or where it leads: a digit, of `where`. */
+static const char* const table[N_CALLS][N_WHERE] = {
+    [RUN_MORE] = {"1", "1", NEXT, "more_follow must be that", REPEAT, LOST_WORDS, SLEEPS},
+    [RUN_LAST] = {"2", "2", NEXT, "2", REPEAT, LOST_WORDS, SLEEPS},
+    [RUN_ALONE] = {"0", "1", NEXT, "the next turn is order", "4", LOST_WORDS, SLEEPS},
+    [UPDATE] = {NONE, MORE, "0", TURNS, REPEAT, LOST_WORDS, SLEEPS},
+    [VALUES] = {NONE, MORE, "2", TURNS, REPEAT, LOST_WORDS, SLEEPS},
+    [SKIP] = {"0", "0", "0", TURNS, "0", LOST_WORDS, SLEEPS},
+    [FLUSH] = {"0", "1", "2", TURNS, "4", LOST_WORDS, SLEEPS},
+    [READ] = {"0", "1", "2", "in flight", "4", LOST_WORDS, SLEEPS},
+    [READ_GRADIENT] = {EMPTY, "1", "2", "in flight", EMPTY, LOST_WORDS, SLEEPS},
+    [WRITE] = {"0", "1", "2", "in flight", "4", "5", SLEEPS},
+    [FILL] = {"0", "0", "0", TURNS, "0", "0", SLEEPS},
+    [SLEEP] = {"0", "1", "2", TURNS, "4", LOST_WORDS, SLEEPS},
+    [SNAPSHOT] = {"0", "1", "2", TURNS, "4", LOST_WORDS, SLEEPS},
+    [WAKE] = {"does not sleep", "does not sleep", "does not sleep", "does not sleep",
+              "does not sleep", "does not sleep", "0"},
+};
+static const char* expected(int32_t may, int which, where to) {
+    const int is_late = which == SKIP || which == READ || which == READ_GRADIENT ||
+                        which == WRITE || which == FILL || which == SNAPSHOT;
+    if (may == MEMO_MAY_FUSE && to == OVER && (which == VALUES || is_late)) return FUSES;
+    if (may == MEMO_MAY_FUSE && which == VALUES &&
+        (to == IDLE || to == PART || to == AGAIN || to == LOST))
+        return FUSES;
+    return table[which][to];
+}
+
+/* Where a session is: what update says there. */
+static where find(memo_session* s) {
+    static const char* const words[] = {NONE, MORE, NULL, TURNS, REPEAT, LOST_WORDS, SLEEPS};
+    if (!memo_session_update(s, &error)) return OVER;
+    for (int k = 0; k < N_WHERE; k++)
+        if (words[k] && strstr(error.message, words[k])) return (where)k;
+    return N_WHERE;
+}
+
+/* Calls x where x moments, that a plan must take or may take, in an order of turns and without. */
 TEST(what_is_legal_does_not_depend_on_the_plan) {
-    static const char next[] = "memo_session_update comes next";
-    static const char again[] = "call memo_session_skip_update, then run the whole step again";
-    static const char* const says[N_CALLS][N_WHERE] = {
-        {NULL, NULL, next, again, LOST_WORDS},
-        {NULL, NULL, next, again, LOST_WORDS},
-        {NULL, NULL, next, NULL, LOST_WORDS},
-        {"no step of states is over", "more_follow was 1", NULL, again, LOST_WORDS},
-        {"no step of states is over", "more_follow was 1", NULL, again, LOST_WORDS},
-        {NULL, NULL, NULL, NULL, LOST_WORDS},
-        {NULL, NULL, NULL, NULL, LOST_WORDS},
-        {NULL, NULL, NULL, NULL, LOST_WORDS},
-        {NULL, NULL, NULL, NULL, NULL},
-        {NULL, NULL, NULL, NULL, NULL}};
-    for (int k = 0; k < MOMENTS; k++)
-        for (int may = 0; may < 2; may++) /* the plan must, or chooses */
-            for (int to = 0; to < N_WHERE; to++)
-                for (int which = 0; which < N_CALLS; which++) {
-                    memo_session_desc desc = desc_of(moments[k]);
-                    const char* words = says[which][to];
-                    memo_status status;
-                    if (may) desc.update_may &= ~MEMO_MAY_NOT_PASS;
-                    own_session* s = session_of(&desc);
-                    if (moments[k] == MEMO_MAY_FUSE &&
-                        (which == VALUES || (to == OVER && (which == SKIP || which >= READ))))
-                        words = "update_may has MEMO_MAY_FUSE";
-                    bring(s, (where)to);
-                    status = call(s, which);
-                    CHECK_CASE(words ? status == MEMO_STATUS_INVALID_STATE &&
-                                           strstr(error.message, words)
-                                     : status == MEMO_STATUS_OK,
-                               "%s, %s, call %d: %s", names[k], where_names[to], which,
-                               status ? error.message : "OK");
+    int64_t n_cells = 0;
+    for (int k = 0; k < 4 * MOMENTS; k++) {
+        const int32_t moment = moments[k % MOMENTS];
+        for (int to = 0; to < N_WHERE; to++)
+            for (int which = 0; which < N_CALLS; which++) {
+                memo_session_desc desc = desc_of(moment);
+                const char* words = expected(moment, which, (where)to);
+                memo_status status;
+                if (k / MOMENTS % 2) desc.update_may &= ~MEMO_MAY_NOT_PASS;
+                n_turns = k / MOMENTS / 2 ? 4 : 0;
+                if (n_turns) desc.order = order, desc.n_order = n_turns, desc.device_bytes = 120000;
+                if (n_turns) desc.shapes = with_alone, desc.n_shapes = 2;
+                if (to == FLIGHT && !n_turns) continue;
+                own_session* s = session_of(&desc);
+                if (!s) return;
+                bring(s, (where)to);
+                status = call(s, which);
+                n_cells++;
+                IN_CASE("%s, %s%s, call %d: %s", names[k % MOMENTS], where_names[to],
+                        n_turns ? " of an order" : "", which, status ? error.message : "OK");
+                if (words[0] < '0' || words[0] > '9') {
+                    CHECK(status == MEMO_STATUS_INVALID_STATE && strstr(error.message, words));
+                    CHECK_IS(find(s), ==, to); /* nothing has changed */
+                } else {
+                    CHECK(!status);
+                    CHECK_IS(find(s), ==, words[0] - '0');
                 }
+            }
+    }
+    printf("# %lld cells\n", (long long)n_cells);
 }
 
 /* By every plan: the call that returns it does nothing else, and no gradients are lost. */
@@ -208,7 +311,7 @@ TEST(an_error_between_micro_batches_is_the_next_calls) {
             static float words[2][LAYERS][N_STATES][WEIGHTS];
             const memo_session_desc desc = desc_of(moments[k]);
             const where to = which == UPDATE ? OVER : PART;
-            if (which == VALUES || which == RUN_MORE) continue;
+            if (which == VALUES || which == RUN_MORE || which == WAKE) continue;
             IN_CASE("%s, call %d", names[k], which);
             for (int errs = 0; errs < 2; errs++) {
                 own_session* s = session_of(&desc);

@@ -2532,6 +2532,43 @@ TEST(a_fill_that_fails_is_told) {
     }
 }
 
+/* Each call of the device fails once: layers are as before, or the error says that they differ. */
+TEST(a_fill_whose_device_fails_is_told) {
+    static const int32_t moments[] = {0, MEMO_MAY_DEFER | MEMO_MAY_NOT_PASS,
+                                      MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS};
+    static state_words words, zero;
+    for (int m = 0; m < 3; m++) {
+        int64_t n_told = 0;
+        trainer t;
+        t_init_random(&t, ROWS);
+        t.desc.n_layers = 3, t.desc.n_shapes = 1;
+        t.desc.update_on = MEMO_UPDATE_DEVICE, t.desc.update_may = moments[m];
+        t.desc.device_bytes = least_of_session(&t.desc);
+        own_step_plan* plan = step_plan_of(&t.desc, NULL);
+        for (int64_t k = 1;; k++) {
+            own_device* device = new_host(0);
+            memo_faults f;
+            memo_faults_init(&f, device);
+            t.desc.device = &f.device;
+            own_session* s = session_of_plan(&t.desc, plan);
+            IN_CASE("moment %d, call %lld", m, (long long)k);
+            f.failing_call = f.n_calls + k;
+            const memo_status status = memo_session_fill_states(s, fill_words, &error);
+            f.failing_call = 0;
+            if (!status) break;
+            if (strstr(error.message, "set the states of all layers again")) {
+                n_told++;
+                CHECK_ERROR(memo_session_run(s, NULL, &error), INVALID_STATE, "set the states of");
+                continue;
+            }
+            CHECK_OK(transfer_states(s, &t, 0, words));
+            CHECK(!memcmp(words, zero, sizeof words));
+        }
+        CHECK(n_told > 0);
+        t.desc.device = NULL;
+    }
+}
+
 /* Whatever the plan does, until memo_session_update has been called. */
 TEST(states_that_may_be_updated_are_refused) {
     uint64_t words[1];

@@ -190,6 +190,32 @@ typedef struct memo_session memo_session;
  * memo_session_flush.  A session that is destroyed drops them.  An update on the host is never
  * deferred, because it runs beside the next forward anyway.
  *
+ * What is legal between two micro-batches, and where it leads, is the same under every plan:
+ *
+ *                                 idle    part    over    again   lost
+ *     run, more_follow is 1       part    part    U       S       W
+ *     run, more_follow is 0       over    over    U       S       W
+ *     run, is_forward_only        idle    part    U       again   W
+ *     memo_session_update         N       M       idle    S       W
+ *     _set_update_values      F   N       M       over    S       W
+ *     _skip_update                idle    idle    idle F  idle    W
+ *     _flush; _sleep, _wake       idle    part    over    again   W
+ *     _read_state, _snapshot      idle    part    over F  again   W
+ *     _read_state, a gradient     G       part    over F  G       W
+ *     _write_state                idle    part    over F  again   lost, or idle: all are set
+ *     _fill_states                idle    idle    idle F  idle    idle
+ *
+ *     idle   no step is open             part   micro-batches have run, more follow
+ *     over   the last one has run        again  a micro-batch has failed, behind others of the step
+ *     lost   an update has failed between two layers
+ *     F      INVALID_STATE if update_may has MEMO_MAY_FUSE: a plan may have updated
+ *     other letters: INVALID_STATE, and nothing changes.  U: update or skip.  N: no step is over.
+ *     M: more_follow was 1.  S: skip, then run the whole step again.  W: set all states again.
+ *     G: a gradient has no bytes before the first backward
+ *
+ * While turns of an order are in flight only the turns that are left are legal; in a session that
+ * sleeps only memo_session_wake.  A micro-batch that fails leads back to idle, or to again.
+ *
  * Memory.  A resident state stays on the device, at one address.  A streamed state lies in pinned
  * host memory, or in a file if it is spilled.  Layers with streamed states use two places on the
  * device in turn, so the states of one layer travel while another layer computes.  Both places
@@ -547,7 +573,7 @@ typedef struct memo_session_desc {
     /* The timed steps are over, and addresses may be new.  A checked session that times nothing
      * moves layers and buffers, too, after its first backward.  plan: which is open now, perhaps
      * the first.  Called once, when a micro-batch begins, before its memory is used, or with states
-     * in memo_session_update; NULL: never. */
+     * in memo_session_update; and in memo_session_wake.  NULL: never. */
     void (*planned)(void* user, memo_session* session, const memo_step_plan* plan);
     int32_t is_timed; /* 1: measures stalls, see memo_swap_get_stats */
 
@@ -597,6 +623,10 @@ struct memo_step_plan {
     memo_trace* trace;                              /* the requests of a micro-batch */
     memo_plan* addresses;                           /* memo_plan_write_svg draws them */
     memo_swap_plan* times; /* predicted times, and the limit in words; NULL: without a profile */
+    /* Of memo_session_sleep: bytes of host memory that it takes at most, and, with a profile,
+     * predicted seconds, as if that memory were pinned. */
+    int64_t sleep_bytes;
+    double sleep_s;
     int32_t fits;
     /* Which budget lacks how much, and budgets that would do: they were tried, for all shapes; with
      * 512 bytes less nothing was found.  With is_unadvised untried.  Empty if the plan fits. */
@@ -762,6 +792,51 @@ MEMO_TRY memo_status memo_session_read_state(memo_session* session, int32_t laye
 MEMO_TRY memo_status memo_session_write_state(memo_session* session, int32_t layer, int32_t state,
                                               int64_t offset_bytes, const void* bytes,
                                               int64_t n_bytes, memo_error* error);
+/* Gives the device's memory away, for instance to the inference of an RL step, to a validation by
+ * another library, or to another session in the same memory of the caller.  What is newer on the
+ * device goes to its home; resident states and buffers of pass SESSION are copied to host memory of
+ * malloc, at most memo_step_plan.sleep_bytes.  FETCHED states are not kept, and gradients only in
+ * the middle of a step or for updates that are pending: memo_session_flush before takes less.
+ * Then memory of the device is freed; with desc.device_memory the block is the caller's until
+ * memo_session_wake.  Pinned host memory, the file and a checked session's own memory stay.
+ * Until then all calls but memo_session_wake and memo_session_destroy are refused.  Waits for the
+ * compute stream.  Between micro-batches, while none is in flight; ranks need not sleep alike.
+ * After an error the session is awake, and nothing has changed.
+ * Errors: INVALID_STATE; OUT_OF_HOST_MEMORY; the device's. */
+MEMO_TRY memo_status memo_session_sleep(memo_session* session, memo_error* error);
+/* Takes memory of the device again, as much as before, and brings back what was there; the session
+ * goes on with the same bits.  desc.planned is called if the memory has another address.  After an
+ * error the session sleeps on.  Errors: INVALID_STATE (it does not sleep); OUT_OF_DEVICE_MEMORY;
+ * OUT_OF_HOST_MEMORY; the device's; those of desc.fetch. */
+MEMO_TRY memo_status memo_session_wake(memo_session* session, memo_error* error);
+/* Writes all states but gradients and FETCHED ones, as memo_session_read_state would give them now,
+ * while training goes on: a checkpoint.
+ *
+ * `write` takes bytes [at, at + n_bytes) of a state of a layer, MEMO_LAYER_FIRST to n_layers; of
+ * SHARED states in their lowest layer.  It runs on a thread of the session's, one call after the
+ * other; a state in a file comes in pieces.  It may wait, and must not call memo, but
+ * memo_error_set.  After an error it is not called again; memo_session_finish_snapshot returns the
+ * error with layer and state, and training goes on.  With MEMO_NO_HOST_DEVICE all is written in
+ * this call. */
+typedef struct memo_snapshot_desc {
+    memo_status (*write)(void* user, int32_t layer, int32_t state, int64_t at, const void* bytes,
+                         int64_t n_bytes, memo_error* error);
+    void* user;
+} memo_snapshot_desc;
+/* Begins a snapshot, between micro-batches.  Runs updates that are pending, waits until what is
+ * newer has left the device, and copies resident states to host memory of malloc, at most
+ * memo_step_plan.sleep_bytes; streamed states are written from where they lie.  Then it returns.
+ * Until a state is written, the copy that would change it waits: on its stream, so steps go on
+ * until their next update.  On CUDA updates on the host, and reads and writes of the file, wait
+ * behind it.  memo_session_write_state and _fill_states wait, too.
+ * Errors: INVALID_STATE (also while a snapshot is under way, and where memo_session_read_state is
+ * not legal); OUT_OF_HOST_MEMORY; as memo_session_flush. */
+MEMO_TRY memo_status memo_session_snapshot(memo_session* session, const memo_snapshot_desc* desc,
+                                           memo_error* error);
+/* Waits for the snapshot, and returns the error of `write`; OK if there is none under way.  Legal
+ * at any time; memo_session_info.n_unwritten says how long it will wait.  memo_session_destroy
+ * waits, too, and a session that moves its states when it plans again. */
+MEMO_TRY memo_status memo_session_finish_snapshot(memo_session* session, memo_error* error);
 /* Makes an error of the trainer the session's error, unless there is one.  OK does nothing.
  * message NULL: the name of the status. */
 MEMO_API void memo_session_fail(memo_session* session, memo_status status, const char* message);
@@ -769,10 +844,11 @@ MEMO_API void memo_session_fail(memo_session* session, memo_status status, const
 typedef struct memo_session_info {
     /* The current shape's, at first that of shape 0. */
     const memo_step_plan* plan;
-    memo_arena* arena;
-    memo_swap* swap; /* NULL if the shape has neither a backward nor slices */
+    memo_arena* arena; /* NULL: the session sleeps */
+    memo_swap* swap;   /* NULL if the shape has neither a backward nor slices */
     /* Copies of states, enqueued so far; those of rows: memo_swap_get_stats. */
     int64_t states_to_host_bytes, states_to_device_bytes;
+    int32_t n_unwritten; /* states of a snapshot, in all layers, that are not written yet */
 } memo_session_info;
 /* The times of a shape with a backward that the session plans by: of its first training steps, or
  * from files.  Errors: INVALID_ARGUMENT; INVALID_STATE (they are not known). */

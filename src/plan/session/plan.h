@@ -428,6 +428,9 @@ MEMOI void memoi_planner_plan_each(memoi_planner* p, int32_t first, int64_t* pea
             memoi_stage_choose(p);
         }
         memoi_planner_name_limit(p);
+        plan->sleep_s = memoi_rows_over(
+            (double)(plan->sleep_bytes + plan->bytes[MEMO_TIER_DEVICE][MEMO_OWNER_PLACES]),
+            memob_rows_find_rates(&times).bytes_per_s[0][0]);
         p->limit_bytes = s->desc.device_bytes;
         if (i == 0 && plan->fits) limit_bytes = p->peak_bytes;
         peaks_bytes[k] = p->peak_bytes;

@@ -307,7 +307,12 @@ MEMOI memo_status memoi_session_check_batch(memo_session* s, const memo_batch* b
     memo_batch* batch = &s->batch;
     memo_error* error = &s->call_error;
     const char* why;
-    memo_status status =
+    memo_status status = MEMO_STATUS_OK;
+    if (s->kept_bytes)
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_begin: %s",
+                              MEMOB_ASLEEP);
+
+    status =
         memob_check_integer("memo_batch", "shape", batch->shape, 0, s->desc.n_shapes - 1, error);
     if (!status) {
         const memo_step_plan* plan = s->parts[batch->shape].plan;
@@ -751,6 +756,8 @@ void memo_session_destroy(memo_session* s) {
     memoi_session_stop(s);
     memob_states_destroy(s->states); /* whose streams the engines above use */
     memob_arrays_free(&s->kept);
+    MEMO_FREE(s->kept_bytes);
+    if (s->sleep_stream) memo_stream_destroy(s->device, s->sleep_stream, NULL);
     if (s->device_memory && !s->desc.device_memory)
         memo_device_free(s->device, s->device_memory, NULL);
     memo_step_plan_destroy(s->own_plan);
@@ -767,6 +774,7 @@ memo_session_info memo_session_get_info(const memo_session* s) {
     info.plan = s->part->plan;
     info.arena = s->part->arena;
     info.swap = s->part->swap;
+    info.n_unwritten = s->states ? memob_snapshot_n_left(&s->states->snapshot) : 0;
     info.states_to_host_bytes = s->states ? s->states->sink.engine.memory.copied_bytes[0] : 0;
     info.states_to_device_bytes = s->states ? s->states->sink.engine.memory.copied_bytes[1] : 0;
     return info;

@@ -90,13 +90,15 @@ typedef enum memob_watched {
     MEMOB_WATCH_BACKWARD       /* likewise; its rows are there: its begin alone */
 } memob_watched;
 
-/* Calls of states between two micro-batches. */
+/* Calls between two micro-batches. */
 typedef enum memoi_states_call {
     MEMOI_CALL_UPDATE,
     MEMOI_CALL_SKIP_UPDATE,
     MEMOI_CALL_FLUSH,
     MEMOI_CALL_FILL_STATES,
     MEMOI_CALL_SET_UPDATE_VALUES,
+    MEMOI_CALL_SLEEP,
+    MEMOI_CALL_SNAPSHOT,
     MEMOI_N_CALLS
 } memoi_states_call;
 
@@ -155,6 +157,9 @@ struct memo_session {
     int is_open;                       /* arenas have memory; 0: a plan is being made */
     void *device_memory, *host_memory; /* of all shapes */
     int64_t memory_bytes;              /* of device_memory */
+    char* kept_bytes;         /* of the device, while the session sleeps; NULL: it is awake */
+    memo_stream sleep_stream; /* of the first sleep on: copies these bytes */
+    uintptr_t slept_at;       /* the device memory before that */
     memoi_timing timing;
 
     /* States.  The engine's layer 0 is FIRST, then come the session's, then LAST. */
@@ -162,16 +167,17 @@ struct memo_session {
     memob_states_sizes states_sizes;
     uint32_t *streamed, *spilled; /* (n_layers + 2); NULL: the session has no states */
     memob_states* states;
-    int is_filling;         /* memo_session_fill_states is under way */
-    int is_fused;           /* the latest micro-batch has updated all layers */
-    int is_part;            /* the micro-batch adds to gradients of earlier ones */
-    int is_again;           /* these are lost, and the step has not been dropped */
-    int32_t n_rounds_taken; /* how often steps of another number of micro-batches were taken */
-    char lost[96];          /* why layers are of different steps; "": they are not */
-    int64_t* whole;         /* (n_layers + 2, n_states, 2): bytes that were set since then */
-    uint32_t* masks;        /* (n_layers + 2): states that the step's first micro-batch has named */
-    int is_deferred;        /* the update that runs finds values[1] */
-    int has_update_values;  /* values[1] are of the update that comes next */
+    memo_snapshot_desc snapshot; /* the latest */
+    int is_filling;              /* memo_session_fill_states is under way */
+    int is_fused;                /* the latest micro-batch has updated all layers */
+    int is_part;                 /* the micro-batch adds to gradients of earlier ones */
+    int is_again;                /* these are lost, and the step has not been dropped */
+    int32_t n_rounds_taken;      /* how often steps of another number of micro-batches were taken */
+    char lost[96];               /* why layers are of different steps; "": they are not */
+    int64_t* whole;              /* (n_layers + 2, n_states, 2): bytes that were set since then */
+    uint32_t* masks;       /* (n_layers + 2): states that the step's first micro-batch has named */
+    int is_deferred;       /* the update that runs finds values[1] */
+    int has_update_values; /* values[1] are of the update that comes next */
     union {
         double align;
         char bytes[MEMO_BATCH_VALUES_MAX];
@@ -208,6 +214,9 @@ const char* memo_policy_name(memo_policy policy) {
     MEMOB_TABLE_OF(MEMO_N_POLICIES, names);
     return (int)policy >= 0 && (int)policy < MEMO_N_POLICIES ? names[policy] : "unknown";
 }
+
+#define MEMOB_ASLEEP                                                                               \
+    "the session sleeps and has no memory of the device; memo_session_wake comes next"
 
 /* 1: more bytes than a budget has; 0: it has no limit. */
 MEMOI int memoi_is_over(int64_t n_bytes, int64_t budget_bytes) {

@@ -155,6 +155,8 @@ MEMOI void memoi_session_add_up(const memo_session* s, memo_step_plan* plan, int
     for (int32_t tier = 0; tier < MEMO_N_TIERS; tier++)
         for (int32_t owner = 0; owner < MEMO_N_OWNERS; owner++) needed[tier] += of[tier][owner];
     plan->device_bytes = needed[MEMO_TIER_DEVICE];
+    plan->sleep_bytes = s->states_sizes.resident_bytes - s->states_sizes.fetched_bytes +
+                        of[MEMO_TIER_DEVICE][MEMO_OWNER_SESSION];
     plan->host_bytes = needed[MEMO_TIER_HOST];
     plan->disk_bytes = needed[MEMO_TIER_FILE];
     plan->device_budget_bytes = s->desc.device_bytes;

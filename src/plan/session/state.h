@@ -70,10 +70,14 @@ MEMOI memo_status memoi_session_end_call(const memo_session* s, memo_error* erro
 /* Is an argument of memo_session_get_... in 0 to most?  If not, that is the session's error. */
 MEMOI MEMOB_NOINLINE int memoi_session_is_in(const memo_session* s, const char* argument,
                                              int64_t value, int64_t most) {
-    if (value >= 0 && value <= most) return 1;
-    MEMOI_SESSION_FAIL((memo_session*)(uintptr_t)s, MEMO_STATUS_INVALID_ARGUMENT,
-                       "memo_session_get_%s: out of range (%lld); 0 to %lld are valid", argument,
-                       (long long)value, (long long)most);
+    if (value >= 0 && value <= most && !s->kept_bytes) return 1;
+    if (s->kept_bytes)
+        MEMOI_SESSION_FAIL((memo_session*)(uintptr_t)s, MEMO_STATUS_INVALID_STATE,
+                           "memo_session_get_%s: %s", argument, MEMOB_ASLEEP);
+    else
+        MEMOI_SESSION_FAIL((memo_session*)(uintptr_t)s, MEMO_STATUS_INVALID_ARGUMENT,
+                           "memo_session_get_%s: out of range (%lld); 0 to %lld are valid",
+                           argument, (long long)value, (long long)most);
     return 0;
 }
 

@@ -512,6 +512,9 @@ MEMOI void memoi_session_begin_list(memo_session* s) {
     }
     if (s->error.status) return;
     memob_states_take_masks(s->states, masks);
+    if (!is_forward_only && !memoi_session_has_part(s))
+        memob_states_pass_updates(s->states, s->states->update_at == MEMO_UPDATE_DEFERRED &&
+                                                 !s->states->updates && !s->states->n_pending);
     if (!is_forward_only)
         memcpy(s->masks, s->states->masks, (size_t)s->states->n_layers * sizeof *s->masks);
     s->is_fused = 0;
@@ -554,17 +557,24 @@ MEMOI const char* memoi_session_refuses(const memo_session* s, memoi_states_call
     const int may_fuse = (s->desc.update_may & MEMO_MAY_FUSE) != 0;
     const int is_over = s->states && memoi_session_is_over(s);
     const int is_early = is_update && s->states && !is_over;
+
     const memob_rule rules[] = {
+        {s->kept_bytes != NULL, MEMOB_ASLEEP},
         {s->is_running, "a micro-batch is open; end it first"},
         {s->next_turn != 0, "micro-batches are in flight; run the turns that are left"},
         {sets_values && may_fuse,
          "update_may has MEMO_MAY_FUSE, so a plan may update in the last backward, before these "
          "values are known; leave it out, or give values of the step before in memo_batch.values"},
-        {!s->states && (sets_values || (is_update && !s->desc.agree)), "the session has no states"},
+        {!s->states &&
+             (sets_values || call == MEMOI_CALL_SNAPSHOT || (is_update && !s->desc.agree)),
+         "the session has no states"},
         {*s->lost && call != MEMOI_CALL_FILL_STATES, s->lost},
         {is_over && call == MEMOI_CALL_SKIP_UPDATE && may_fuse,
          MEMOI_MAY_BE_UPDATED ", and leave out MEMO_MAY_FUSE to skip updates"},
-        {is_over && call == MEMOI_CALL_FILL_STATES && may_fuse, MEMOI_MAY_BE_UPDATED " first"},
+        {is_over && (call == MEMOI_CALL_FILL_STATES || call == MEMOI_CALL_SNAPSHOT) && may_fuse,
+         MEMOI_MAY_BE_UPDATED " first"},
+        {s->states && call == MEMOI_CALL_SNAPSHOT && s->states->snapshot.is_open,
+         "a snapshot is under way; memo_session_finish_snapshot comes next"},
         {is_early && s->is_again, MEMOI_GRADIENTS_LOST},
         {is_early && memoi_session_has_part(s),
          "more_follow was 1 in the latest micro-batch; run the last one with 0, or call "
@@ -575,8 +585,8 @@ MEMOI const char* memoi_session_refuses(const memo_session* s, memoi_states_call
 
 MEMOI memo_status memoi_session_check_call(memo_session* s, memoi_states_call call,
                                            memo_error* error) {
-    static const char* const names[] = {"update", "skip_update", "flush", "fill_states",
-                                        "set_update_values"};
+    static const char* const names[] = {
+        "update", "skip_update", "flush", "fill_states", "set_update_values", "sleep", "snapshot"};
     MEMOB_TABLE_OF(MEMOI_N_CALLS, names);
     const char* const why = memoi_session_refuses(s, call);
     if (why)
@@ -721,9 +731,12 @@ memo_status memo_session_fill_states(memo_session* s,
         return status;
     }
 
-    /* Fill what lies on the host, when nobody uses it.  What lies on the device is then older. */
+    /* Fill what lies on the host, when nobody uses it or writes it out.  What lies on the device is
+     * then older. */
     memoi_session_forget(s);
     (void)memoi_session_is_ok(s, memob_states_synchronize(s->states, &s->call_error));
+    for (int32_t i = 0; i < s->states->snapshot.n_items; i++)
+        memob_snapshot_wait(&s->states->snapshot, i);
     if (!s->error.status) memob_states_reset(s->states);
     for (; n_filled < s->states_desc.n_layers && !s->error.status; n_filled++)
         fill(s->desc.user, s, n_filled - 1);
@@ -763,13 +776,14 @@ MEMOI void memoi_session_find_whole(memo_session* s, int32_t layer, int32_t stat
 MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t state, int reads,
                                          int64_t offset_bytes, void* bytes, int64_t n_bytes,
                                          memo_error* error) {
+    const memob_rule rules[] = {
+        {s->kept_bytes != NULL, MEMOB_ASLEEP},
+        {!s->states, "the session has no states"},
+        {s->is_running || s->next_turn,
+         "states are read and written between micro-batches, while none is in flight"}};
+    const char* const why = MEMOB_FIRST_FAULT(rules);
     memo_status status;
-    if (!s->states || s->is_running || s->next_turn)
-        return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session: %s",
-                              s->states
-                                  ? "states are read and written between micro-batches, while "
-                                    "none is in flight"
-                                  : "the session has no states");
+    if (why) return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session: %s", why);
 
     if (memoi_session_is_over(s) && s->desc.update_may & MEMO_MAY_FUSE)
         return memo_error_set(error, MEMO_STATUS_INVALID_STATE, "memo_session_%s_state: %s first",
@@ -782,6 +796,14 @@ MEMOI memo_status memoi_session_transfer(memo_session* s, int32_t layer, int32_t
                              "memo_session_write_state: state %d is a gradient, which a backward "
                              "sets to zero; write it between begin and end of a backward",
                              (int)state);
+
+    if (reads && s->desc.states[state].uses & MEMO_STATE_GRADIENT && !*s->lost &&
+        !memoi_session_is_over(s) && !memoi_session_has_part(s))
+        return memo_error_set(error, MEMO_STATUS_INVALID_STATE,
+                              "memo_session_read_state: state `%.32s` is a gradient, which has no "
+                              "bytes before the first backward of a step; read it between a "
+                              "micro-batch and the update",
+                              memob_session_name(s->desc.states[state].name));
 
     if (!reads && s->desc.states[state].uses & MEMO_STATE_FETCHED)
         return MEMOB_INVALID(error,
