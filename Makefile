@@ -169,9 +169,11 @@ build/bench/%: %.c build/config.mk Makefile
 	$(call build,-O3 -DMEMO_STATIC $(NATIVE) $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
 
 # The implementation is compiled once for all tests of a variant, and their trainer.  A test that uses private functions defines
-# MEMO_IMPLEMENTATION and MEMO_STATIC itself, and takes nothing from the archive.  Invariants are asserted in all.
+# MEMO_IMPLEMENTATION and MEMO_STATIC itself: it takes memory from scarce.o, and does not wait for memo.o.  Invariants are asserted
+# in all.
 TEST_LIB   ?= $(BUILD)/tests/lib.a
 LIB_FOLDER := $(dir $(TEST_LIB))lib
+OWN_MEMO   := $(if $(INSTEAD),,$(patsubst %.c,$(BUILD)/tests/%,$(notdir $(shell grep -l '^\#define MEMO_STATIC' $(wildcard tests/*/test_*.c)))))
 ASSERTS    := '-DMEMO_ASSERT(condition)=assert(condition)'
 TEST_FLAGS := -Itests/support -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE $(ASSERTS) $(TEST_DEFINES)
 $(LIB_FOLDER)/%.o: private OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT)),-O2)
@@ -186,9 +188,11 @@ UNOPTIMIZED := arena comm corpus descs hooks host_device law layout_plan mistake
 	train_faults
 $(UNOPTIMIZED:%=$(BUILD)/tests/test_%): private OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT):-O1%=-O0%),-O0)
 
-$(TEST_PROGRAMS) build/tests/train_gpt: $(TEST_LIB) $(INSTEAD)
+$(filter-out $(OWN_MEMO),$(TEST_PROGRAMS)) build/tests/train_gpt: $(TEST_LIB) $(INSTEAD)
+$(OWN_MEMO): $(LIB_FOLDER)/scarce.o $(INSTEAD)
 $(BUILD)/tests/%: %.c build/config.mk Makefile
-	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(LP_SOLVE_CFLAGS) $(TEST_CFLAGS),$(WRAPS) $(TEST_LIB) $(LP_SOLVE_LIBS) $(TEST_LIBS))
+	$(call build,$(OPTIMIZE_TESTS) $(TEST_FLAGS) $(LP_SOLVE_CFLAGS) $(TEST_CFLAGS),$(WRAPS) $(if \
+		$(filter $@,$(OWN_MEMO)),$(LIB_FOLDER)/scarce.o,$(TEST_LIB)) $(LP_SOLVE_LIBS) $(TEST_LIBS))
 # A race detector cannot see into OpenBLAS, and valgrind is slow in it: variants use the built-in GEMM.
 $(BUILD)/tests/test_gpt%: private TEST_CFLAGS = $(if $(VARIANT),,$(BLAS_CFLAGS))
 $(BUILD)/tests/test_gpt%: private TEST_LIBS = $(if $(VARIANT),,$(BLAS_LIBS))
