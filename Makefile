@@ -173,21 +173,28 @@ build/bench/%: %.c build/config.mk Makefile
 # in all.
 TEST_LIB   ?= $(BUILD)/tests/lib.a
 LIB_FOLDER := $(dir $(TEST_LIB))lib
-OWN_MEMO   := $(if $(INSTEAD),,$(patsubst %.c,$(BUILD)/tests/%,$(notdir $(shell grep -l '^\#define MEMO_STATIC' $(wildcard tests/*/test_*.c)))))
 ASSERTS    := '-DMEMO_ASSERT(condition)=assert(condition)'
-TEST_FLAGS := -Itests/support -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE $(ASSERTS) $(TEST_DEFINES)
+TEST_FLAGS = -Itests/support -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE $(ASSERTS) $(TEST_DEFINES)
 $(LIB_FOLDER)/%.o: private OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT)),-O2)
 $(LIB_FOLDER)/%.o: tests/lib/%.c build/config.mk Makefile
 	$(call object,$(OPTIMIZE_TESTS) $(ASSERTS) $(LP_SOLVE_CFLAGS))
+# Outside of variants the library has the private functions too, and these programs take them from it: to compile them again at -O0
+# would take three times as long as all else.  A program that redefines what they use, such as MEMO_MALLOC, does not compile so.
+SHARED := $(if $(VARIANT),,arena bilevel degrees hooks mistakes paper_tables plan plan_file row_kernels segments sharding)
+SHARED := $(SHARED:%=$(BUILD)/tests/test_%)
+$(if $(VARIANT),,$(LIB_FOLDER)/memo.o): private ASSERTS += '-DMEMOI=extern MEMO_UNUSED' -Wno-static-in-inline # clang's
+$(SHARED): private ASSERTS += '-DMEMOI=extern inline __attribute__((gnu_inline, unused))' -isystem .
 $(TEST_LIB): $(patsubst tests/lib/%.c,$(LIB_FOLDER)/%.o,$(wildcard tests/lib/*.c))
 	@rm -f $@
 	$(Q)$(AR) rcs $@ $^
 
-# Programs with their own implementation that compute little: the optimizer would take longer than it saves, under sanitizers too.
+# Programs that compute little: the optimizer would take longer than it saves, under sanitizers too.
 UNOPTIMIZED := arena comm corpus descs hooks host_device law layout_plan mistakes models plan_file recorder sharding spill trace \
 	train_faults
-$(UNOPTIMIZED:%=$(BUILD)/tests/test_%): private OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT):-O1%=-O0%),-O0)
+$(UNOPTIMIZED:%=$(BUILD)/tests/test_%) $(SHARED): private OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT):-O1%=-O0%),-O0)
 
+OWN_MEMO := $(if $(INSTEAD),,$(patsubst %.c,$(BUILD)/tests/%,$(notdir $(shell grep -l '^\#define MEMO_STATIC' $(wildcard tests/*/test_*.c)))))
+OWN_MEMO := $(filter-out $(SHARED),$(OWN_MEMO))
 $(filter-out $(OWN_MEMO),$(TEST_PROGRAMS)) build/tests/train_gpt: $(TEST_LIB) $(INSTEAD)
 $(OWN_MEMO): $(LIB_FOLDER)/scarce.o $(INSTEAD)
 $(BUILD)/tests/%: %.c build/config.mk Makefile

@@ -1305,8 +1305,11 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
  * 4. What memob_keyed_sort sorts has keys from 0 on, and is in the order of index.
  * 5. A failure that is kept has a status other than OK. */
 
-/* Internal functions are static, and cause no warning if a build does not use them. */
+/* Internal functions are static, and cause no warning if a build does not use them.  Programs that
+ * test them share those of one object (Makefile). */
+#ifndef MEMOI
 #define MEMOI static MEMO_UNUSED
+#endif
 
 /* For functions that many others call, if the time of a call does not matter. */
 #define MEMOB_NOINLINE __attribute__((noinline))
