@@ -178,6 +178,12 @@ TEST_FLAGS = -Itests/support -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE $(ASSER
 $(LIB_FOLDER)/%.o: private OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT)),-O2)
 $(LIB_FOLDER)/%.o: tests/lib/%.c build/config.mk Makefile
 	$(call object,$(OPTIMIZE_TESTS) $(ASSERTS) $(LP_SOLVE_CFLAGS))
+# CUDA's stand-in, for test scripts and the variant strict.
+build/strict/tests/%.o: tests/cuda/%.cpp Makefile
+	@mkdir -p $(@D)
+	@echo "  CXX   $@"
+	$(Q)$(CXX) -std=c++17 -g1 -O1 -I. -Itests/support -isystem $(CUDA_HOME)/include $(ASSERTS) -MMD -MP -MF $@.d -MT $@ -c $< -o $@
+
 # Outside of variants the library has the private functions too, and these programs take them from it: to compile them again at -O0
 # would take three times as long as all else.  A program that redefines what they use, such as MEMO_MALLOC, does not compile so.
 SHARED := $(if $(VARIANT),,arena bilevel degrees hooks mistakes paper_tables plan plan_file row_kernels segments sharding)
@@ -208,7 +214,7 @@ $(BUILD)/tests/test_safetensors $(BUILD)/tests/test_models: private TEST_LIBS = 
 # In double precision, in which the plain model shows every mistake, and without OpenBLAS.
 $(BUILD)/tests/test_gpt_gradients: private TEST_CFLAGS = -DGPT_DOUBLE
 $(BUILD)/tests/test_gpt_gradients: private TEST_LIBS =
--include $(wildcard $(BUILD)/tests/*.d $(LIB_FOLDER)/*.d build/examples/*.d build/examples/gpt*/*/*.d build/bench/*.d)
+-include $(wildcard $(BUILD)/tests/*.d build/strict/tests/*.d $(LIB_FOLDER)/*.d build/examples/*.d build/examples/gpt*/*/*.d build/bench/*.d)
 
 # ---- run ----
 
@@ -232,7 +238,7 @@ UNKNOWN_TESTS = $(strip $(foreach test,$(TESTS),$(if $(wildcard tests/*/$(test).
 # As many compilers at a time as there are processors, unless the user sets -j.
 JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2))
 # Scripts run the trainer, the tools and one example; test_examples.sh builds the short ones by their heads.
-SCRIPTED := build/tests/train_gpt build/examples/14_find_a_race $(filter-out $(addprefix build/examples/,0% 1% 2% 3% comm_mpi train_gpt),$(EXAMPLES))
+SCRIPTED := build/tests/train_gpt $(if $(wildcard $(CUDA_HOME)/include/cuda.h),build/strict/tests/fake_cuda.o) build/examples/14_find_a_race $(filter-out $(addprefix build/examples/,0% 1% 2% 3% comm_mpi train_gpt),$(EXAMPLES))
 
 # A separate make builds the programs, so that a program that does not build counts as a failure and the others run.
 test: ## build and run the tests; the last line counts them

@@ -30,11 +30,6 @@ valgrind: ## the tests under valgrind, leaks are errors
 	+@$(checks) VARIANT=valgrind MEMO_TEST_TIMEOUT=3600 test
 
 WRAPPER_strict := env FAKE_CUDA_MODE=strict
-build/strict/tests/%.o: tests/cuda/%.cpp Makefile
-	@mkdir -p $(@D)
-	@echo "  CXX   $@"
-	$(Q)$(CXX) -std=c++17 -g1 -O1 -I. -Itests/support -isystem $(CUDA_HOME)/include $(ASSERTS) -MMD -MP -MF $@.d -MT $@ -c $< -o $@
-
 strict: ## tests of sessions, sequences and the trainer on a strict stand-in of CUDA (tests/cuda/queues.h); STRICT_SEED=n, STRICT_QUEUES=n
 	@[ -e $(CUDA_HOME)/include/cuda.h ] || { echo "make $@: needs CUDA's headers in CUDA_HOME ($(CUDA_HOME))" >&2; exit 1; }
 	+@$(checks) VARIANT=strict TESTS="$(if $(filter command%,$(origin TESTS)),$(TESTS),$$(LIST=1 bash .ci/night strict | xargs))" test
@@ -152,4 +147,4 @@ build/bench/arena_pytorch: bench/arena.c tests/cuda/address_cuda.cpp bench/cuda_
 
 help: CHECKS := .ci/checks.mk
 .PHONY: valgrind strict test-cuda test-mpi fuzz fuzz-planted portability planted mutation analyze coverage
--include $(wildcard build/fuzz/*.d build/mpi/tests/*.d build/strict/tests/*.d)
+-include $(wildcard build/fuzz/*.d build/mpi/tests/*.d)

@@ -25,7 +25,7 @@ wraps=$(sh tests/cuda/cuda_wraps.sh)
 # memo's implementations of the other tests, and the runtime, for all programs here.
 library=build/tests/lib.a
 fake=$PWD/build/strict/tests/fake_cuda.o
-make -f .ci/checks.mk --no-print-directory -s VARIANT=strict $library build/strict/tests/fake_cuda.o >&2 || exit 1
+make --no-print-directory -s $library build/strict/tests/fake_cuda.o >&2 || exit 1
 links="$fake -Xlinker $library $(sed -n 's/^LP_SOLVE_LIBS *:= *//p' build/config.mk) -lpthread -lm"
 
 on_the_fake() { # NAME FLAGS...

@@ -5,11 +5,13 @@
  *   ./test_comm_nccl 4 [NAME] [--seed N]         4 ranks, see nccl_ranks.h
  *
  * Built without MEMO_CUDA_NCCL it skips. */
+#ifndef LINKED /* with the implementations of the other tests */
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION
+#endif
 #ifdef FAKE_NCCL
 #define MEMO_TEST_OWN_MAIN
 #include "../cuda/emulated_grid.h"
