@@ -38,8 +38,7 @@ TEST(shapes_share_memory) {
     const memo_step_plan *plan, *longest;
     memo_host_device_stats stats;
     memo_batch batch = {.n_rows = 0};
-    int64_t most_bytes, host_bytes;
-    int n_kept;
+    int64_t host_bytes;
     model m;
     for (int round = 0; round < 3; round++) {
         shape_model(&m);
@@ -56,15 +55,14 @@ TEST(shapes_share_memory) {
         CHECK_OK(memo_session_run(s, NULL, &error));
         info = memo_session_get_info(s);
         longest = info.plan->next;
-        most_bytes = host_bytes = n_kept = 0; /* times are measured: rounds have other plans */
+        host_bytes = 0;
+        /* Times are measured: rounds have other plans. */
         for (plan = info.plan; plan; plan = plan->next) {
             CHECK_OK(memo_plan_check(plan->addresses, plan->trace, &error));
-            n_kept += plan->sizes.swapped_bytes == 0;
-            if (plan->device_bytes > most_bytes) most_bytes = plan->device_bytes;
+            CHECK_IS(plan->device_bytes, <=, m.desc.device_bytes);
             if (plan->host_bytes > host_bytes) host_bytes = plan->host_bytes;
         }
-        CHECK(longest->times && longest->sizes.swapped_bytes > 0 && n_kept >= 4);
-        CHECK_IS(most_bytes, ==, longest->device_bytes);
+        CHECK(longest->times != NULL);
         stats = memo_host_device_get_stats(m.host);
         CHECK(round == 2 ||
               (stats.device_bytes <= m.desc.device_bytes && stats.host_bytes <= host_bytes));
@@ -174,6 +172,17 @@ TEST(the_longest_shape_takes_most) {
         CHECK_IS(p->device_bytes, <=, plan->next->device_bytes);
         if (!p->next) CHECK_IS(p->sizes.device_bytes, <=, (2 * 100 + 504) * 64 + 4 * 1024);
     }
+    memo_step_plan_destroy(plan);
+
+    /* In a budget the short ones keep all, and the longest swaps; without times, by any machine. */
+    int n_kept = 0;
+    shape_model(&m);
+    CHECK_OK(memo_session_plan(&m.desc, NULL, &plan, &error));
+    for (p = plan; p; p = p->next) {
+        CHECK_IS(p->device_bytes, <=, plan->next->device_bytes);
+        n_kept += p->sizes.swapped_bytes == 0;
+    }
+    CHECK(plan->next->sizes.swapped_bytes > 0 && n_kept >= 4);
     memo_step_plan_destroy(plan);
 }
 
