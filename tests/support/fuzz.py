@@ -4,7 +4,7 @@ for programs in C: FOLDER gets what is new, the other folders have the first tex
 
   run(target, module, arguments, change)   arguments: -max_total_time=SECONDS -seed=N -artifact_prefix=PATH FOLDER OTHER...
 
-target(text) raises an exception if something is wrong; then PATHfound has the text.  change(random, text): another text."""
+SECONDS are of processor time.  target(text) raises an exception if something is wrong; then PATHfound has the text.  change(random, text): another text."""
 import atexit
 import hashlib
 import os
@@ -90,7 +90,7 @@ def run(target, module, arguments, change=changed):
     options = dict(argument[1:].split("=") for argument in arguments if argument[0] == "-")
     places = [argument for argument in arguments if argument[0] != "-"]
     seed, found = int(options.get("seed", 0)), options.get("artifact_prefix", "") + "found"
-    rng, end = random.Random(seed or None), time.monotonic() + float(options["max_total_time"])
+    rng, end = random.Random(seed or None), time.process_time() + float(options["max_total_time"])
     os.makedirs(places[0], exist_ok=True)
     first = []
     for place in places:
@@ -98,7 +98,7 @@ def run(target, module, arguments, change=changed):
             with open(os.path.join(place, name), encoding="utf-8", newline="") as file:
                 first.append(file.read())
     texts, seen, n = [], set(), 0
-    while first or time.monotonic() < end:
+    while first or time.process_time() < end:
         is_first = len(first) > 0
         text = first.pop() if is_first else change(rng, rng.choice(texts))
         n += 1
