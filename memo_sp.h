@@ -1954,7 +1954,9 @@ MEMO_INLINE void memo_reduce_elements(void* to, int64_t at, const void* const* f
  *     >>launches            segments as calls of fused kernels
  *     >>attention shape     tokens, heads and masks of a rank
  *     >>ulysses exchange    rows to heads and back
- *     >>exchange plans      steps and rows that travel, from runs and masks
+ *     >>pairs of ranks      who reads which rows of whom, from runs and masks
+ *     >>messages            the list of all ranks' messages, in rounds
+ *     >>exchange plans      steps and rows that travel of a rank
  *     >>ring attention      steps, exchanges and merges of the ring
  *     >>ring over nodes     rows that cross between nodes once
  *     >>attention desc      checks of a desc, and the shape that follows
@@ -5631,14 +5633,11 @@ MEMOI void memoi_ulysses_to_rows(const memoi_ulysses* u, const memoi_exchanged* 
     MEMO_ASSERT(packed == u->staging + (m.n_needed - m.own.n) * m.unit * m.n_rows); /* 2 */
 }
 
-/* ---- >>exchange plans ---------------------------------------------------------------------------
- * Knows: the runs of each ring rank, and the masks.  Knows nothing of tensors, heads or streams.
+/* ---- >>pairs of ranks ---------------------------------------------------------------------------
+ * Knows: the runs of readers and of owners, and the masks.  Knows nothing of steps or messages.
  *
  * 1. Rows are added to pieces in ascending order; pieces stay apart and few enough.
- * 2. The stretches of a pool ascend without gaps from its first row to its last.
- * 3. Every step finds room: two sets of a rank's rows hold any step beside the one before.
- * 4. The exchanges of a pass bring the keys of every step.
- * 5. Pieces have as many runs as their rank at most, and one more each. */
+ * 2. No key is seen by fewer than no queries. */
 
 /* Rows [begin, end) of a sequence. */
 typedef struct memoi_exchange_rows {
@@ -5649,27 +5648,268 @@ typedef struct memoi_exchange_rows {
  * gaps are read, too. */
 enum { MEMOI_PIECES_MAX = 64 };
 typedef struct memoi_exchange_pieces {
-    memoi_exchange_rows rows[MEMOI_PIECES_MAX + 1]; /* one more while rows are added */
     int32_t n;
-    int32_t q_begin, q_end; /* runs of queries that read */
-    int64_t n_rows;         /* with these gaps */
-    int64_t narrowest;      /* no gap between two pieces is narrower */
+    int64_t n_rows;                                 /* with these gaps */
+    int64_t narrowest;                              /* no gap between two pieces is narrower */
+    memoi_exchange_rows rows[MEMOI_PIECES_MAX + 1]; /* one more while rows are added */
 } memoi_exchange_pieces;
 
-/* Positions that a run of queries sees, without a gap. */
-typedef struct memoi_exchange_sight {
-    int64_t begin, end;
-    int32_t run;
-} memoi_exchange_sight;
+/* A run of an owner's keys, in rows from `row` on. */
+typedef struct memoi_pairs_run {
+    int64_t start, end, row;
+    int32_t owner;
+} memoi_pairs_run;
 
-/* Step s of a sequence: some runs of queries, from row q_row on, against keys, which arrive behind
- * those of earlier sequences.  Without segments nothing is computed. */
-typedef struct memoi_exchange_step {
-    const memo_run *q_runs, *k_runs;
-    int32_t n_q_runs, n_k_runs;
-    int64_t q_row, n_q_rows, k_row, n_k_rows;
-    memoi_block_segments seen; /* of these rows */
-} memoi_exchange_step;
+/* At position `at` the number of queries that see a key jumps; behind it the number grows by
+ * `slope` more from key to key. */
+typedef struct memoi_pairs_bend {
+    int64_t at, jump, slope;
+} memoi_pairs_bend;
+
+/* What the queries of a reader see of each owner's keys. */
+typedef struct memoi_pairs {
+    const memo_segment* seen; /* as in memo_exchange */
+    const int64_t* first_seen;
+    int32_t n_levels, n_ranks;
+    int32_t most; /* pieces */
+    const memoi_shape_tokens *queries, *keys;
+    memoi_pairs_run* runs; /* of all owners, by position */
+    int64_t n_runs;
+    int32_t shift; /* work is counted in units of 2^shift tokens */
+    /* Of the reader that was asked for last, by owner: rows, and twice the pairs. */
+    memoi_exchange_pieces* pieces;
+    int64_t* work;
+    /* Scratch; the readers of all views share it. */
+    memoi_pairs_bend* bends;
+    memob_keyed *order, *sorted;
+    int32_t* places;
+} memoi_pairs;
+
+/* --- pieces --- */
+
+/* Adds rows that do not begin before those of p.  Of more than `most` pieces the two with the
+ * narrowest gap become one. */
+MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64_t begin,
+                                   int64_t end) {
+    memoi_exchange_rows* rows = p->rows;
+    const int64_t last = p->n ? rows[p->n - 1].end : -1;
+    int32_t narrowest = p->n - 1; /* the gap behind this piece */
+    MEMO_ASSERT(begin < end && (!p->n || begin >= rows[p->n - 1].begin)); /* 1 */
+    if (begin <= last) { /* the last piece goes on */
+        p->n_rows += memob_max(end - last, 0);
+        rows[p->n - 1].end = memob_max(end, last);
+        return;
+    }
+    rows[p->n].begin = begin;
+    rows[p->n++].end = end;
+    p->n_rows += end - begin;
+    MEMO_ASSERT(p->n <= most + 1); /* 1 */
+    if (p->n <= most) return;
+
+    /* The new gap is closed, unless another is narrower. */
+    if (begin - last > p->narrowest) {
+        for (int32_t k = narrowest = 0; k + 2 < p->n; k++)
+            if (rows[k + 1].begin - rows[k].end < rows[narrowest + 1].begin - rows[narrowest].end)
+                narrowest = k;
+        p->narrowest = rows[narrowest + 1].begin - rows[narrowest].end;
+        if (begin - last <= p->narrowest) narrowest = p->n - 2;
+    }
+    p->n_rows += rows[narrowest + 1].begin - rows[narrowest].end;
+    rows[narrowest].end = rows[narrowest + 1].end;
+    p->n--;
+    for (int32_t k = narrowest + 1; k < p->n; k++) rows[k] = rows[k + 1];
+}
+
+/* Adds rows of other pieces. */
+MEMOI void memoi_exchange_unite(memoi_exchange_pieces* p, const memoi_exchange_pieces* other,
+                                int32_t most) {
+    const memoi_exchange_pieces own = *p;
+    memset(p, 0, sizeof *p);
+    for (int32_t i = 0, k = 0; i < own.n || k < other->n;) {
+        const int is_own =
+            k == other->n || (i < own.n && own.rows[i].begin <= other->rows[k].begin);
+        const memoi_exchange_rows* rows = is_own ? &own.rows[i++] : &other->rows[k++];
+        memoi_exchange_add_rows(p, most, rows->begin, rows->end);
+    }
+}
+
+/* Gaps that were not closed must be worth their messages. */
+MEMOI void memoi_exchange_close_gaps(memoi_exchange_pieces* p, int32_t most) {
+    const int64_t n = p->n ? p->rows[p->n - 1].end - p->rows[0].begin : 0;
+    if (p->n < most || p->n_rows <= n / 8 * 7) return;
+    p->rows[0].end = p->rows[p->n - 1].end;
+    p->n_rows = n;
+    p->n = 1;
+}
+
+/* A group has up to 4 messages for each piece of a sequence, of k and of v, sent and received, and
+ * 2 of gradients.  NCCL is known to hang with more than 256. */
+MEMOI int32_t memoi_pairs_most(const memoi_shape* shape) {
+    return (int32_t)memob_max(memob_min(254 / 4 / shape->n_batch, MEMOI_PIECES_MAX), 1);
+}
+
+/* --- creation --- */
+
+/* The runs of n owners, in the order of their positions. */
+MEMOI void memoi_pairs_take_keys(memoi_pairs* p, const memoi_shape_tokens* keys,
+                                 memob_arrays* arrays) {
+    memob_keyed* order;
+    memoi_pairs_run* runs;
+    int64_t n = 0;
+    for (int32_t owner = 0; owner < p->n_ranks; owner++) n += keys->n_runs[owner];
+    p->keys = keys;
+    p->runs = MEMOB_ARRAY(arrays, memoi_pairs_run, n + 1);
+    p->n_runs = n;
+    order = MEMOB_ARRAY(arrays, memob_keyed, n);
+    runs = MEMOB_ARRAY(arrays, memoi_pairs_run, n);
+    if (arrays->failed) return;
+
+    n = 0;
+    for (int32_t owner = 0; owner < p->n_ranks; owner++) {
+        const memo_run* own = keys->runs + owner * keys->max_runs;
+        int64_t row = 0;
+        for (int32_t k = 0; k < keys->n_runs[owner]; row += own[k++].count) {
+            runs[n].start = own[k].start;
+            runs[n].end = own[k].start + own[k].count;
+            runs[n].row = row;
+            runs[n].owner = owner;
+            order[n] = memob_keyed_of(own[k].start, n);
+            n++;
+        }
+    }
+    memob_keyed_sort(order, n);
+    for (int64_t i = 0; i < n; i++) p->runs[i] = runs[order[i].index];
+    p->runs[n].start = p->runs[n].end = INT64_MAX;
+}
+
+/* Of readers with at most max_runs runs, under masks of n_parts parts. */
+MEMOI void memoi_pairs_take_masks(memoi_pairs* p, int32_t n_parts, int64_t max_runs,
+                                  int64_t n_tokens, memob_arrays* arrays) {
+    int64_t most = 0;
+    for (int32_t part = 0; part < n_parts; part++)
+        most = memob_max(most, p->first_seen[(part + 1) * p->n_levels] -
+                                   p->first_seen[part * p->n_levels]);
+    most = 4 * (most + p->n_levels * max_runs); /* a run and a segment: 2 ends, each with 2 bends */
+    while (n_tokens >> p->shift >> 22) p->shift++;
+    p->bends = MEMOB_ARRAY(arrays, memoi_pairs_bend, most + 1);
+    p->order = MEMOB_ARRAY(arrays, memob_keyed, most + 1);
+    p->sorted = MEMOB_ARRAY(arrays, memob_keyed, most + 1);
+    p->places = MEMOB_ARRAY(arrays, int32_t, most + 3);
+    p->pieces = MEMOB_ARRAY(arrays, memoi_exchange_pieces, p->n_ranks);
+    p->work = MEMOB_ARRAY(arrays, int64_t, p->n_ranks);
+}
+
+/* --- what a reader reads --- */
+
+MEMOI int64_t memoi_pairs_add_bend(memoi_pairs* p, int64_t n, int64_t at, int64_t jump,
+                                   int64_t slope) {
+    p->bends[n].at = at;
+    p->bends[n].jump = jump;
+    p->bends[n].slope = slope;
+    p->order[n] = memob_keyed_of(at, n);
+    return n + 1;
+}
+
+/* n_queries see the keys from `at` on (sign 1), or none of these any more (-1); each query from one
+ * key later than the query before, if it moves. */
+MEMOI int64_t memoi_pairs_add_end(memoi_pairs* p, int64_t n, int64_t at, int64_t n_queries,
+                                  int moves, int64_t sign) {
+    if (!moves) return memoi_pairs_add_bend(p, n, at, sign * n_queries, 0);
+    n = memoi_pairs_add_bend(p, n, at, sign, sign);
+    return memoi_pairs_add_bend(p, n, at + n_queries, -sign, -sign);
+}
+
+/* How many of the reader's queries see each key.  Returns the number of bends. */
+MEMOI int64_t memoi_pairs_bend_at(memoi_pairs* p, int32_t part, int32_t reader) {
+    const memo_run* runs = p->queries->runs + reader * p->queries->max_runs;
+    int64_t n = 0;
+    for (int32_t mask = part * p->n_levels; mask < (part + 1) * p->n_levels; mask++) {
+        const memo_segment *end = p->seen + p->first_seen[mask + 1], *s = p->seen;
+        s += p->first_seen[mask];
+        for (int32_t k = 0; k < p->queries->n_runs[reader]; k++) {
+            const int64_t last = runs[k].start + runs[k].count;
+            s += memoi_segments_first(s, end - s, runs[k].start);
+            for (const memo_segment* at = s; at < end && at->q_begin < last; at++) {
+                const int64_t q = memob_max(runs[k].start, at->q_begin);
+                const int64_t n_queries = memob_min(last, at->q_end) - q;
+                int64_t low, high;
+                memo_segment_keys(at, q, &low, &high);
+                n = memoi_pairs_add_end(p, n, low, n_queries, at->type & 2, 1);
+                n = memoi_pairs_add_end(p, n, high, n_queries, at->type & 1, -1);
+            }
+        }
+    }
+    return n;
+}
+
+/* Keys [begin, end) are seen: the first one by `value` queries, each next one by `slope` more.
+ * k: the first run that may have any. */
+MEMOI int64_t memoi_pairs_read(memoi_pairs* p, int64_t k, int64_t begin, int64_t end, int64_t value,
+                               int64_t slope) {
+    const int64_t at = begin;
+    MEMO_ASSERT(value >= 0); /* 2 */
+    if (!value && slope > 0) begin++;
+    if (slope < 0) end = memob_min(end, begin + (value - slope - 1) / -slope);
+    if (begin >= end) return k;
+    if (p->runs[k].end <= begin) { /* one of [k, last] ends behind begin */
+        int64_t last = p->n_runs;
+        while (k < last) {
+            const int64_t middle = (k + last) / 2;
+            if (p->runs[middle].end <= begin)
+                k = middle + 1;
+            else
+                last = middle;
+        }
+    }
+    for (int64_t i = k; p->runs[i].start < end; i++) {
+        const memoi_pairs_run* run = &p->runs[i];
+        const int64_t from = memob_max(run->start, begin), to = memob_min(run->end, end);
+        const int64_t both = 2 * value + slope * (from + to - 1 - 2 * at); /* first and last key */
+        p->work[run->owner] += (both >> p->shift) * ((to - from) >> p->shift);
+        memoi_exchange_add_rows(&p->pieces[run->owner], p->most, run->row + from - run->start,
+                                run->row + to - run->start);
+    }
+    return k;
+}
+
+/* Finds what a reader reads under the masks of a part. */
+MEMOI void memoi_pairs_ask(memoi_pairs* p, int32_t part, int32_t reader) {
+    const int64_t n = memoi_pairs_bend_at(p, part, reader);
+    int64_t value = 0, slope = 0, largest = 0, k = 0;
+    int is_sorted = 1;
+    for (int32_t owner = 0; owner < p->n_ranks; owner++) {
+        p->pieces[owner].n = 0;
+        p->pieces[owner].n_rows = p->pieces[owner].narrowest = p->work[owner] = 0;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        largest = memob_max(largest, p->order[i].key);
+        is_sorted &= !i || p->order[i - 1].key <= p->order[i].key;
+    }
+    if (!is_sorted) memob_digits_sort(p->order, n, 0, largest, p->sorted, p->places);
+    for (int64_t i = 0; i < n; i++) {
+        const memoi_pairs_bend* bend = &p->bends[p->order[i].index];
+        const int64_t next = i + 1 < n ? p->order[i + 1].key : bend->at;
+        value += bend->jump;
+        slope += bend->slope;
+        if (next == bend->at) continue;
+        if (value || slope) k = memoi_pairs_read(p, k, bend->at, next, value, slope);
+        value += slope * (next - bend->at);
+    }
+    for (int32_t owner = 0; owner < p->n_ranks; owner++)
+        memoi_exchange_close_gaps(&p->pieces[owner], p->most);
+}
+
+/* ---- >>messages ---------------------------------------------------------------------------------
+ * Knows: how many rows each rank reads of whom, and what it computes with them.  Knows nothing of
+ * positions, heads or streams.
+ *
+ * The messages of all ranks are one list, in turns.  In a turn a rank sends keys to at most one rank
+ * and gets some from at most one, and so with contributions.  A rank takes no part in a turn in
+ * which it has no message.  Each rank makes the same list from the same numbers; times are integers.
+ *
+ * 1. The stretches of a pool ascend without gaps from its first row to its last.
+ * 2. Every step finds room: two sets of a rank's rows hold any step beside the one before.
+ * 3. A message has a later turn than all that it waits for, so no two ranks wait for each other. */
 
 /* Rows of keys that arrive, and contributions to gradients that leave, lie in pools, where there is
  * room.  Contributions that arrive are added at once, and share a place behind those that leave. */
@@ -5681,85 +5921,34 @@ typedef struct memoi_exchange_room {
     int32_t after;
 } memoi_exchange_room;
 
-/* One group of messages: brings the keys of step k and returns what step `given` contributed to
- * gradients; 0: neither. */
-typedef struct memoi_exchange_turn {
-    int32_t k, given;
-} memoi_exchange_turn;
+/* Keys that an owner sends to a reader; the contribution to their gradients comes back. */
+typedef struct memoi_ring_message {
+    int32_t owner, reader;
+    int32_t step;                 /* of the reader, which computes with them */
+    int32_t after[MEMOI_N_POOLS]; /* of its steps, the last one whose rows lay in the same room */
+    int32_t turns[3];             /* of keys in forward and in backward, of the contribution */
+    int64_t n_rows, work;
+} memoi_ring_message;
 
-/* The plan of one rank. */
-struct memo_exchange {
-    memo_sp_attention* attention;
-    memoi_shape shape; /* the attention's, with tokens */
-    memoi_shape_tokens tokens[2];
-    memob_arrays arrays;
-    /* The segments of each part and level, which count as a mask each: of positions, those of mask
-     * m from first_seen[m]. */
-    memo_segment* seen;
-    int64_t* first_seen; /* (n_parts * n_levels + 1) */
-    int32_t n_levels;
-    int64_t window; /* of the causal mask that is made here; 0: none */
-    memo_launch_kind launches;
-    int64_t n_words;              /* device arrays of all steps' segments */
-    void* given_memory;           /* for these, of the caller; NULL: the flight has it */
-    struct memoi_flight* flight;  /* NULL: not begun */
-    struct memo_exchange* next;   /* of those that no stream uses */
-    int32_t has_begun, has_ended; /* ranks have met; destroyed */
-    memo_label agreed;            /* digests of all that ranks must agree on, except the pass */
-    int32_t has_sinks;
-    /* Steps in which no rank reads anything are left out. */
-    int32_t last_step;
-    int64_t first_unset;        /* rows of queries from here on are not all set by step 0 */
-    int64_t most_runs;          /* of a rank */
-    int32_t* distances;         /* (ring): step s reads the keys of rank - distances[s] */
-    int64_t* n_rows;            /* (2, ring) of all sequences, by distance: sent; received */
-    memoi_exchange_step* steps; /* (ring, n_parts, n_levels) */
-    /* (MEMOI_N_POOLS, ring + 1) by steps; behind the last step the contribution to the own keys,
-     * if others contribute, too (has_others). */
-    memoi_exchange_room* rooms;
-    int32_t has_others;
-    int64_t taken_row; /* where contributions arrive */
-    /* (2): of forward, of backward, in the order in which all ranks enqueue them. */
-    memoi_exchange_turn* turns[2];
-    int32_t n_turns[2];
-    memoi_exchange_pieces* pieces; /* (2, ring, n_parts) by distance: that this rank sends, gets */
-    /* Positions that runs of queries see: of rank r and mask m from
-     * first_sight[m * n_lookers + r]. */
-    memoi_exchange_sight* sights;
-    int64_t* first_sight; /* (n_parts * n_levels * n_lookers + 1) */
-    /* Ranks of the whole ring.  This plan's rank 0 is first_looker of them. */
-    int32_t n_lookers, first_looker;
-    memo_run* piece_runs; /* (ring, n_parts, most runs): positions of the rows that arrive */
-    /* A ring over nodes has plans of rings within this rank's node.  Number d is for keys of the
-     * node d before, held by the rank at the owner's place.  This plan has no steps then. */
-    struct memo_exchange* of_nodes;  /* (n_nodes); NULL: one node */
-    memoi_exchange_pieces* crossing; /* (2, n_nodes): own rows that go d nodes on; rows held here */
-    int32_t is_held;                 /* step 0 reads rows of another node */
-    int32_t has_own_work;            /* step 0 computes */
-};
+/* What a message does in a pass: its keys travel, or the contribution to their gradients. */
+typedef struct memoi_messages_event {
+    int32_t turn, message, is_given;
+} memoi_messages_event;
 
-MEMOI const memoi_exchange_step* memoi_exchange_step_of(const memo_exchange* plan, int32_t s,
-                                                        int32_t mask) {
-    return &plan->steps[(int64_t)s * plan->shape.n_parts * plan->n_levels + mask];
-}
-MEMOI int64_t* memoi_exchange_rows_of(const memo_exchange* plan, int is_receive, int32_t s) {
-    return &plan->n_rows[is_receive * plan->shape.sharding.ring + plan->distances[s]];
-}
-MEMOI memoi_exchange_pieces* memoi_exchange_pieces_of(const memo_exchange* plan, int is_receive,
-                                                      int32_t distance, int32_t part) {
-    const int64_t rd = plan->shape.sharding.ring;
-    return &plan->pieces[(is_receive * rd + distance) * plan->shape.n_parts + part];
-}
-
-MEMOI const memoi_exchange_pieces* memoi_exchange_crossing_of(const memo_exchange* plan,
-                                                              int is_receive, int32_t d) {
-    return &plan->crossing[is_receive * plan->shape.n_nodes + d];
-}
-
-MEMOI const memoi_exchange_room* memoi_exchange_room_of(const memo_exchange* plan, int pool,
-                                                        int32_t s) {
-    return &plan->rooms[pool * ((int64_t)plan->shape.sharding.ring + 1) + s];
-}
+typedef struct memoi_messages {
+    const memoi_shape* shape;
+    int32_t n_ranks;
+    int64_t n_rows, work;             /* of all ranks; work with own keys, too */
+    const int64_t *rows_of, *work_of; /* (n_ranks, n_ranks): of a reader with keys of an owner */
+    int64_t row_time;                 /* of a row of keys on a link */
+    int64_t given_time;               /* of a row of a contribution */
+    int64_t lead;                     /* messages of a turn may differ so much in start */
+    /* (first_of_rank[n_ranks]): those of reader r, in the order of its steps, from first_of_rank[r]
+     * on. */
+    memoi_ring_message* list;
+    int32_t* first_of_rank;
+    memoi_messages_event* events[2]; /* of forward, of backward, by turns */
+} memoi_messages;
 
 /* --- pools --- */
 
@@ -5788,12 +5977,13 @@ MEMOI int64_t memoi_pool_rows(const memoi_shape* shape, int pool) {
     return n_sets * memob_align_up(n, MEMOI_POOL_ALIGNMENT);
 }
 
-/* The last step whose rows lie in [begin, end). */
-MEMOI int32_t memoi_pool_last_step(const memoi_pool* pool, int64_t begin, int64_t end) {
+/* The last step whose rows lie in [begin, end), which meets stretch i. */
+MEMOI int32_t memoi_pool_last_step(const memoi_pool* pool, int32_t i, int64_t begin, int64_t end) {
+    const memoi_pool_stretch* s = pool->stretches;
     int32_t step = 0;
-    for (int32_t i = 0; i < pool->n && pool->stretches[i].begin < end; i++)
-        if (pool->stretches[i].end > begin && pool->stretches[i].step > step)
-            step = pool->stretches[i].step;
+    while (i > 0 && s[i - 1].end > begin) i--;
+    for (; i < pool->n && s[i].begin < end; i++)
+        if (s[i].end > begin && s[i].step > step) step = s[i].step;
     return step;
 }
 
@@ -5817,9 +6007,31 @@ MEMOI void memoi_pool_take(memoi_pool* pool, int64_t begin, int64_t end, int32_t
     memmove(s + 1, pool->stretches + next, (size_t)(pool->n - next) * sizeof *s);
     pool->n -= next - first - 1;
     s = pool->stretches;
-    for (int32_t i = 0; i < pool->n; i++) /* 2 */
+    for (int32_t i = 0; i < pool->n; i++) /* 1 */
         MEMO_ASSERT(s[i].begin < s[i].end && s[i].begin == (i ? s[i - 1].end : 0));
-    MEMO_ASSERT(s[pool->n - 1].end == pool->n_rows); /* 2 */
+    MEMO_ASSERT(s[pool->n - 1].end == pool->n_rows); /* 1 */
+}
+
+/* Takes n rows that no step has had yet, behind those that one had; 0: there are too few. */
+MEMOI int memoi_pool_take_new(memoi_pool* pool, int64_t n, int64_t next, int32_t step,
+                              memoi_exchange_room* room) {
+    memoi_pool_stretch* s = &pool->stretches[pool->n - 1];
+    const int64_t unit = MEMOI_POOL_ALIGNMENT, row = memob_align_up(s->begin, unit);
+    const int has_room = row >= next || (pool->n_rows - next) / unit * unit >= row + n;
+    const memoi_pool_stretch taken = {row, row + n, step}, rest = {row + n, pool->n_rows, 0};
+    if (s->step || row + n > pool->n_rows || !has_room) return 0;
+    room->row = row;
+    room->after = 0;
+    if (s->begin < row) {
+        (s++)->end = row;
+        pool->n++;
+    }
+    *s++ = taken;
+    if (rest.begin < rest.end) {
+        *s = rest;
+        pool->n++;
+    }
+    return 1;
 }
 
 /* Finds rooms for sizes[1 .. n_steps - 1] rows: each where the last user is as early as possible,
@@ -5835,21 +6047,671 @@ MEMOI void memoi_pool_lay(memoi_pool* pool, int64_t n_rows, const int64_t* sizes
         const int64_t n = sizes[s], next = s + 1 < n_steps ? sizes[s + 1] : 0;
         int32_t cost = INT32_MAX;
         rooms[s].row = rooms[s].after = 0;
-        for (int32_t i = 0; i < 2 * pool->n && cost && n; i++) {
+        if (!n || memoi_pool_take_new(pool, n, next, s, &rooms[s])) continue;
+        for (int32_t i = 0; i < 2 * pool->n && cost; i++) {
             const memoi_pool_stretch* at = &pool->stretches[i / 2];
             const int64_t row =
                 i % 2 ? memob_max(at->end - n, 0) / unit * unit : memob_align_up(at->begin, unit);
             const int has_room = row >= next || (n_rows - next) / unit * unit >= row + n;
-            const int32_t after = row + n > n_rows ? 0 : memoi_pool_last_step(pool, row, row + n);
+            const int32_t after =
+                row + n > n_rows ? 0 : memoi_pool_last_step(pool, i / 2, row, row + n);
             const int32_t cost_here = has_room ? after : (int32_t)memob_max(after, s - 1);
             if (row + n > n_rows || cost_here >= cost) continue;
             cost = cost_here;
             rooms[s].row = row;
             rooms[s].after = after;
         }
-        MEMO_ASSERT(!n || cost < INT32_MAX); /* 3 */
-        if (n) memoi_pool_take(pool, rooms[s].row, rooms[s].row + n, s);
+        MEMO_ASSERT(cost < INT32_MAX); /* 2 */
+        memoi_pool_take(pool, rooms[s].row, rooms[s].row + n, s);
     }
+}
+
+/* The rooms of a rank that gets sizes[1 .. n - 1] rows, and to which at most `most` return.
+ * Returns the row of the latter. */
+MEMOI int64_t memoi_messages_lay(const memoi_shape* shape, memoi_pool* pool, int64_t* sizes,
+                                 int32_t n, int64_t most, memoi_exchange_room* rooms) {
+    const int64_t unit = MEMOI_POOL_ALIGNMENT;
+    const int64_t taken_row = (memoi_pool_rows(shape, MEMOI_POOL_GRADIENTS) - most) / unit * unit;
+    memoi_pool_lay(pool, memoi_pool_rows(shape, MEMOI_POOL_KEYS), sizes, n, rooms);
+    sizes[n] = most && shape->carried_type == MEMO_TYPE_F32
+                   ? shape->n_batch * shape->key_sharding.ring_tokens
+                   : 0;
+    memoi_pool_lay(pool, taken_row, sizes, n + 1, rooms + n + 1);
+    return taken_row;
+}
+
+/* --- the list --- */
+
+MEMOI int32_t memoi_messages_count(const memoi_messages* m) { return m->first_of_rank[m->n_ranks]; }
+MEMOI int32_t memoi_messages_steps(const memoi_messages* m, int32_t reader) {
+    return m->first_of_rank[reader + 1] - m->first_of_rank[reader];
+}
+MEMOI memoi_ring_message* memoi_messages_of(const memoi_messages* m, int32_t reader, int32_t step) {
+    return &m->list[m->first_of_rank[reader] + step - 1];
+}
+
+/* The next message of the list, if the reader reads anything of the owner. */
+MEMOI void memoi_messages_add(memoi_messages* m, int32_t owner, int32_t reader) {
+    const int64_t at = (int64_t)reader * m->n_ranks + owner;
+    memoi_ring_message* message = &m->list[m->first_of_rank[reader + 1]];
+    if (!m->rows_of[at] || owner == reader) return;
+    message->owner = owner;
+    message->reader = reader;
+    message->step = ++m->first_of_rank[reader + 1] - m->first_of_rank[reader];
+    message->n_rows = m->rows_of[at];
+    message->work = m->work_of[at];
+}
+
+/* The most rows that return to an owner at once. */
+MEMOI int64_t memoi_messages_most(const memoi_messages* m, int32_t owner) {
+    int64_t most = 0;
+    for (int32_t r = 0; r < m->n_ranks; r++)
+        if (r != owner) most = memob_max(most, m->rows_of[(int64_t)r * m->n_ranks + owner]);
+    return most;
+}
+
+/* Finds the rooms of all ranks, for the order that their steps have. */
+MEMOI void memoi_messages_find_rooms(memoi_messages* m, memob_arrays* scratch) {
+    const int64_t n = m->n_ranks;
+    int64_t* sizes = MEMOB_ARRAY(scratch, int64_t, n + 1);
+    memoi_exchange_room* rooms = MEMOB_ARRAY(scratch, memoi_exchange_room, 2 * (n + 1));
+    memoi_pool pool = MEMO_ZERO(memoi_pool);
+    pool.stretches = MEMOB_ARRAY(scratch, memoi_pool_stretch, 2 * n + 5);
+    for (int32_t r = 0; r < n && !scratch->failed; r++) {
+        const int32_t n_steps = memoi_messages_steps(m, r);
+        for (int32_t k = 1; k <= n_steps; k++) sizes[k] = memoi_messages_of(m, r, k)->n_rows;
+        (void)memoi_messages_lay(m->shape, &pool, sizes, n_steps + 1, memoi_messages_most(m, r),
+                                 rooms);
+        for (int32_t k = 1; k <= n_steps; k++) {
+            memoi_ring_message* message = memoi_messages_of(m, r, k);
+            message->after[MEMOI_POOL_KEYS] = rooms[k].after;
+            message->after[MEMOI_POOL_GRADIENTS] = rooms[n_steps + 2 + k].after;
+        }
+    }
+}
+
+/* --- the order by distance --- */
+
+/* Contributions that keys may overtake; what waits for them then is gradients alone. */
+enum { MEMOI_TURNS_OVERTAKEN = 4 };
+
+/* All messages of a distance have a turn.  Keys of distance k come behind contribution behind[k].
+ * Keys and a contribution that may begin at the same time, on the rank that gets room last, share a
+ * turn.  turns: (2, n) of the keys and of the contributions of a distance. */
+MEMOI void memoi_messages_join_turns(int32_t n, int is_backward, const int32_t* gates,
+                                     const int32_t* behind, int32_t* turns) {
+    int32_t turn = -1, k = 1, given = 0, gate = 0; /* of the last turn */
+    for (int32_t t = 0; t < (is_backward ? n : 1); t++) {
+        if (t) {
+            if (turn < 0 || given || gate != t) turn++;
+            turns[n + t] = turn;
+            given = 1;
+        }
+        for (; k < n && (!is_backward || behind[k] <= t); k++) {
+            turns[k] = ++turn;
+            given = 0;
+            gate = gates[k];
+        }
+    }
+    MEMO_ASSERT(k == n); /* 3 */
+}
+
+/* Keys lie behind the contributions that must leave before the step that gives them room, and two
+ * steps more, which would wait else.  ranks: (n_ranks) of distances in the order of turns. */
+MEMOI void memoi_messages_take_distances(memoi_messages* m, const int32_t* order,
+                                         memob_arrays* scratch) {
+    const int32_t n = m->n_ranks;
+    int32_t* gates = MEMOB_ARRAY(scratch, int32_t, n);
+    int32_t* behind = MEMOB_ARRAY(scratch, int32_t, n);
+    int32_t* turns = MEMOB_ARRAY(scratch, int32_t, 2 * (int64_t)n);
+    int32_t* places = MEMOB_ARRAY(scratch, int32_t, (int64_t)n + 1); /* in order, of steps */
+    if (scratch->failed) return;
+    for (int32_t r = 0; r < n; r++) {
+        int32_t last = 0, s = 1; /* contributions before steps below s */
+        for (int32_t k = 1; k <= memoi_messages_steps(m, r); k++) {
+            const memoi_ring_message* message = memoi_messages_of(m, r, k);
+            const int32_t after = message->after[MEMOI_POOL_KEYS];
+            const int32_t place = places[k] = order[(r - message->owner + n) % n];
+            for (; s <= after + 2 && s < k; s++)
+                last = (int32_t)memob_max(last,
+                                          memoi_messages_of(m, r, s)->after[MEMOI_POOL_GRADIENTS]);
+            gates[place] = (int32_t)memob_max(gates[place], places[after]);
+            behind[place] = (int32_t)memob_max(
+                behind[place], places[memob_max(after - MEMOI_TURNS_OVERTAKEN, last)]);
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        memoi_messages_join_turns(n, i, gates, behind, turns);
+        for (int32_t k = 0; k < memoi_messages_count(m); k++) {
+            memoi_ring_message* message = &m->list[k];
+            const int32_t place = order[(message->reader - message->owner + n) % n];
+            message->turns[i] = turns[place];
+            if (i) message->turns[2] = turns[n + place];
+        }
+    }
+}
+
+/* Distances with fewest rows come first, as in a pool that others fill. */
+MEMOI void memoi_messages_by_distance(memoi_messages* m, memob_arrays* scratch) {
+    const int32_t n = m->n_ranks;
+    memob_keyed* distances = MEMOB_ARRAY(scratch, memob_keyed, n);
+    int32_t* order = MEMOB_ARRAY(scratch, int32_t, n); /* place of a distance */
+    if (scratch->failed) return;
+    for (int32_t d = 0; d < n; d++) {
+        distances[d].index = d;
+        for (int32_t r = 0; r < n && d; r++)
+            distances[d].key += m->rows_of[(int64_t)r * n + (r - d + n) % n];
+    }
+    memob_keyed_sort(distances, n);
+    for (int32_t i = 0; i < n; i++) order[distances[i].index] = i;
+    for (int32_t r = 0; r < n; r++) {
+        m->first_of_rank[r + 1] = m->first_of_rank[r];
+        for (int32_t i = 0; i < n; i++)
+            memoi_messages_add(m, (r - (int32_t)distances[i].index + n) % n, r);
+    }
+    memoi_messages_find_rooms(m, scratch);
+    memoi_messages_take_distances(m, order, scratch);
+}
+
+/* --- the order by time --- */
+
+/* A rank as messages are put in order. */
+typedef struct memoi_messages_rank {
+    int64_t sends, receives, computes;      /* it is free from these times on */
+    int64_t start;                          /* when its next message may begin */
+    int32_t next, is_given;                 /* which message, from its first one; a contribution? */
+    int32_t n_brought, n_computed, n_given; /* its steps, so far */
+    int32_t oldest;                         /* step whose rows may still be in the pool */
+    int64_t used, freed;  /* rows that the pool ever had; without those from `oldest` on */
+    int32_t turn, has[4]; /* its last one; received and sent: keys, contributions */
+    int64_t turn_start;
+} memoi_messages_rank;
+
+typedef struct memoi_messages_play {
+    memoi_messages* m;
+    int is_backward;
+    memoi_messages_rank* ranks;
+    int64_t* ends;   /* of steps, as in list */
+    int32_t* levels; /* of steps, the last turn that one waits for */
+    int32_t* heap;   /* of ranks, the first one has the earliest start */
+    int32_t n_heap;
+    int64_t pool_rows;
+} memoi_messages_play;
+
+/* A rank looks at so many messages. */
+enum { MEMOI_MESSAGES_LOOK = 3 };
+
+MEMOI int64_t memoi_messages_pool_rows(const memoi_ring_message* message) {
+    return memob_align_up(message->n_rows, MEMOI_POOL_ALIGNMENT);
+}
+
+/* When the pool has room for a message more; forward finds the order that makes rooms. */
+MEMOI int64_t memoi_messages_room_at(const memoi_messages_play* p,
+                                     const memoi_ring_message* message) {
+    const memoi_messages_rank* rank = &p->ranks[message->reader];
+    const int32_t first = p->m->first_of_rank[message->reader];
+    const int64_t n = memoi_messages_pool_rows(message);
+    int64_t freed = rank->freed, at = 0;
+    if (p->is_backward) {
+        const int32_t after = message->after[MEMOI_POOL_KEYS];
+        if (after > rank->n_computed) return INT64_MAX;
+        return after ? p->ends[first + after - 1] : 0;
+    }
+    for (int32_t s = rank->oldest; rank->used - freed + n > p->pool_rows; s++) {
+        freed += memoi_messages_pool_rows(&p->m->list[first + s]);
+        at = p->ends[first + s];
+    }
+    return at;
+}
+
+/* Chooses the message of a rank that can begin first. */
+MEMOI void memoi_messages_look(memoi_messages_play* p, int32_t r) {
+    memoi_messages_rank* rank = &p->ranks[r];
+    const int32_t first = p->m->first_of_rank[r], n = memoi_messages_steps(p->m, r);
+    const int32_t looks = p->is_backward ? 1 : MEMOI_MESSAGES_LOOK;
+    const int32_t end = (int32_t)memob_min(n, rank->n_brought + looks);
+    rank->start = INT64_MAX;
+    if (p->is_backward && rank->n_given < rank->n_computed) {
+        const memoi_ring_message* given = &p->m->list[first + rank->n_given];
+        rank->start = memob_max(memob_max(p->ends[first + rank->n_given], rank->sends),
+                                p->ranks[given->owner].receives);
+        rank->is_given = 1;
+    }
+    for (int32_t i = rank->n_brought; i < end; i++) {
+        const memoi_ring_message* message = &p->m->list[first + i];
+        int64_t at = memob_max(rank->receives, p->ranks[message->owner].sends);
+        if (at >= rank->start) continue;
+        at = memob_max(at, memoi_messages_room_at(p, message));
+        if (at >= rank->start) continue;
+        rank->start = at;
+        rank->next = i;
+        rank->is_given = 0;
+    }
+}
+
+/* Of messages that can begin at the same time, that of the rank that has least to compute. */
+MEMOI int memoi_messages_is_before(const memoi_messages_play* p, int32_t a, int32_t b) {
+    const memoi_messages_rank *x = &p->ranks[a], *y = &p->ranks[b];
+    if (x->start != y->start) return x->start < y->start;
+    return x->computes != y->computes ? x->computes < y->computes : a < b;
+}
+MEMOI void memoi_messages_sift(memoi_messages_play* p, int32_t i) {
+    int32_t* heap = p->heap;
+    for (;;) {
+        const int32_t r = heap[i];
+        int32_t child = 2 * i + 1;
+        if (child >= p->n_heap) return;
+        child += child + 1 < p->n_heap && memoi_messages_is_before(p, heap[child + 1], heap[child]);
+        if (!memoi_messages_is_before(p, heap[child], r)) return;
+        heap[i] = heap[child];
+        heap[child] = r;
+        i = child;
+    }
+}
+
+/* The turn of a message that begins at this time, behind turn `level`: the present one of both
+ * ranks, if they have no such message in it. */
+MEMOI int32_t memoi_messages_turn(memoi_messages_play* p, int32_t from, int32_t to, int is_given,
+                                  int64_t at, int32_t level) {
+    const int32_t ends[2] = {to, from};
+    int32_t turn = level + 1;
+    for (int i = 0; i < 2; i++) {
+        const memoi_messages_rank* rank = &p->ranks[ends[i]];
+        const int is_full = rank->has[2 * is_given + i] || at - rank->turn_start > p->m->lead;
+        turn = (int32_t)memob_max(turn, rank->turn + is_full);
+    }
+    for (int i = 0; i < 2; i++) {
+        memoi_messages_rank* rank = &p->ranks[ends[i]];
+        if (rank->turn != turn) {
+            memset(rank->has, 0, sizeof rank->has);
+            rank->turn_start = at;
+        }
+        rank->turn = turn;
+        rank->has[2 * is_given + i] = 1;
+    }
+    return turn;
+}
+
+/* The steps that have their keys, and room for what they contribute. */
+MEMOI void memoi_messages_advance(memoi_messages_play* p, int32_t r) {
+    memoi_messages_rank* rank = &p->ranks[r];
+    const int32_t first = p->m->first_of_rank[r];
+    while (rank->n_computed < rank->n_brought) {
+        const int32_t i = first + rank->n_computed;
+        const memoi_ring_message* message = &p->m->list[i];
+        const int32_t after = p->is_backward ? message->after[MEMOI_POOL_GRADIENTS] : 0;
+        int32_t level = message->turns[p->is_backward];
+        if (after > rank->n_given) return;
+        if (after) level = (int32_t)memob_max(level, p->m->list[first + after - 1].turns[2]);
+        if (rank->n_computed) level = (int32_t)memob_max(level, p->levels[i - 1]);
+        rank->computes = memob_max(rank->computes, p->ends[i]); /* the keys are there */
+        rank->computes += p->is_backward ? message->work * 5 / 2 : message->work;
+        p->ends[i] = rank->computes;
+        p->levels[i] = level;
+        rank->n_computed++;
+    }
+}
+
+/* A contribution leaves. */
+MEMOI void memoi_messages_give(memoi_messages_play* p, int32_t r) {
+    memoi_messages_rank* rank = &p->ranks[r];
+    const int32_t i = p->m->first_of_rank[r] + rank->n_given++;
+    memoi_ring_message* message = &p->m->list[i];
+    message->turns[2] = memoi_messages_turn(p, r, message->owner, 1, rank->start, p->levels[i]);
+    rank->sends = p->ranks[message->owner].receives =
+        rank->start + message->n_rows * p->m->given_time;
+}
+
+/* Keys leave, those of step next of the rank; in forward they become those of the next step. */
+MEMOI void memoi_messages_bring(memoi_messages_play* p, int32_t r) {
+    memoi_messages* m = p->m;
+    memoi_messages_rank* rank = &p->ranks[r];
+    memoi_ring_message* list = m->list + m->first_of_rank[r];
+    const memoi_ring_message chosen = list[rank->next];
+    memoi_ring_message* message = &list[rank->n_brought];
+    const int32_t after = p->is_backward ? chosen.after[MEMOI_POOL_KEYS] : 0;
+    const int32_t level = after ? p->levels[m->first_of_rank[r] + after - 1] : 0;
+    memmove(message + 1, message, (size_t)(rank->next - rank->n_brought) * sizeof chosen);
+    *message = chosen;
+    message->step = ++rank->n_brought;
+    message->turns[p->is_backward] =
+        memoi_messages_turn(p, message->owner, r, 0, rank->start, level);
+    rank->receives = p->ranks[message->owner].sends = rank->start + message->n_rows * m->row_time;
+    p->ends[m->first_of_rank[r] + rank->n_brought - 1] = rank->receives;
+    if (p->is_backward) return;
+    rank->used += memoi_messages_pool_rows(message);
+    while (rank->oldest < rank->n_computed &&
+           p->ends[m->first_of_rank[r] + rank->oldest] <= rank->start)
+        rank->freed += memoi_messages_pool_rows(&list[rank->oldest++]);
+}
+
+/* Plays a pass once: next is always the message that can begin first.  Forward orders the steps of
+ * each rank, too. */
+MEMOI void memoi_messages_play_pass(memoi_messages* m, int is_backward, memob_arrays* scratch) {
+    const int32_t n = m->n_ranks, n_messages = memoi_messages_count(m);
+    memoi_messages_play p = MEMO_ZERO(memoi_messages_play);
+    p.m = m;
+    p.is_backward = is_backward;
+    p.ranks = MEMOB_ARRAY(scratch, memoi_messages_rank, n);
+    p.ends = MEMOB_ARRAY(scratch, int64_t, n_messages);
+    p.levels = MEMOB_ARRAY(scratch, int32_t, n_messages);
+    p.heap = MEMOB_ARRAY(scratch, int32_t, n);
+    p.pool_rows = memoi_pool_rows(m->shape, MEMOI_POOL_KEYS);
+    if (scratch->failed) return;
+    for (int32_t r = 0; r < n; r++) {
+        if (!is_backward) p.ranks[r].computes = m->work_of[(int64_t)r * n + r];
+        memoi_messages_look(&p, r);
+        if (memoi_messages_steps(m, r)) p.heap[p.n_heap++] = r;
+    }
+    for (int32_t i = p.n_heap; i-- > 0;) memoi_messages_sift(&p, i);
+
+    while (p.n_heap) {
+        const int32_t r = p.heap[0], n_steps = memoi_messages_steps(m, r);
+        memoi_messages_rank* rank = &p.ranks[r];
+        const int64_t start = rank->start;
+        memoi_messages_look(&p, r); /* others may have taken its owner since */
+        if (rank->start == start) {
+            MEMO_ASSERT(start < INT64_MAX); /* 3 */
+            (rank->is_given ? memoi_messages_give : memoi_messages_bring)(&p, r);
+            memoi_messages_advance(&p, r);
+            if ((is_backward ? rank->n_given : rank->n_brought) == n_steps)
+                p.heap[0] = p.heap[--p.n_heap];
+            else
+                memoi_messages_look(&p, r);
+        }
+        memoi_messages_sift(&p, 0);
+    }
+}
+
+/* The messages of each reader, those of few rows first, then by distance; then as they begin. */
+MEMOI void memoi_messages_by_time(memoi_messages* m, memob_arrays* scratch) {
+    const int32_t n = m->n_ranks;
+    memob_keyed* order = MEMOB_ARRAY(scratch, memob_keyed, n);
+    for (int32_t r = 0; r < n && order; r++) {
+        for (int32_t d = 0; d < n; d++)
+            order[d] = memob_keyed_of(m->rows_of[(int64_t)r * n + (r - d + n) % n], d);
+        memob_keyed_sort(order, n);
+        m->first_of_rank[r + 1] = m->first_of_rank[r];
+        for (int32_t i = 0; i < n; i++)
+            memoi_messages_add(m, (r - (int32_t)order[i].index + n) % n, r);
+    }
+    if (!scratch->failed) memoi_messages_play_pass(m, 0, scratch);
+    if (!scratch->failed) memoi_messages_find_rooms(m, scratch);
+    if (!scratch->failed) memoi_messages_play_pass(m, 1, scratch);
+}
+
+/* --- time --- */
+
+/* A rank in a pass. */
+typedef struct memoi_messages_clock {
+    int64_t exchanged, computed;     /* ends of what it did last */
+    int32_t n_steps;                 /* computed so far */
+    int64_t begin, start, sent, out; /* of the present turn; the time of what it sends */
+    int32_t turn;                    /* that these are of */
+} memoi_messages_clock;
+
+typedef struct memoi_messages_pass {
+    const memoi_messages* m;
+    int is_backward;
+    memoi_messages_clock* clocks;
+    int64_t *arrived, *computed, *left; /* as in list: keys; what is computed; its contribution */
+    int32_t* in_turn;                   /* ranks of the present turn */
+    int32_t n_in_turn;
+} memoi_messages_pass;
+
+/* The end of a step of a reader, and of all before it. */
+MEMOI int64_t memoi_messages_compute(memoi_messages_pass* p, int32_t r, int32_t step) {
+    const memoi_messages* m = p->m;
+    memoi_messages_clock* clock = &p->clocks[r];
+    const int32_t first = m->first_of_rank[r] - 1;
+    while (clock->n_steps < step) {
+        const int32_t s = ++clock->n_steps;
+        const memoi_ring_message* message = &m->list[first + s];
+        const int32_t after = p->is_backward ? message->after[MEMOI_POOL_GRADIENTS] : 0;
+        clock->computed = memob_max(clock->computed, p->arrived[first + s]);
+        if (after) clock->computed = memob_max(clock->computed, p->left[first + after]);
+        clock->computed += p->is_backward ? message->work * 5 / 2 : message->work;
+        p->computed[first + s] = clock->computed;
+    }
+    return step ? p->computed[first + step] : 0;
+}
+
+/* A rank takes part in the present turn, behind a time. */
+MEMOI memoi_messages_clock* memoi_messages_take_part(memoi_messages_pass* p, int32_t r,
+                                                     int32_t turn, int64_t gate) {
+    memoi_messages_clock* clock = &p->clocks[r];
+    if (clock->turn != turn + 1) {
+        clock->turn = turn + 1;
+        clock->begin = clock->exchanged;
+        clock->out = 0;
+        p->in_turn[p->n_in_turn++] = r;
+    }
+    clock->begin = memob_max(clock->begin, gate);
+    return clock;
+}
+
+/* A turn of n events: both ends of a message begin, what ranks send leaves, and arrives. */
+MEMOI void memoi_messages_exchange(memoi_messages_pass* p, const memoi_messages_event* events,
+                                   int32_t n) {
+    const memoi_messages* m = p->m;
+    p->n_in_turn = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const memoi_ring_message* x = &m->list[events[i].message];
+        const int is_given = events[i].is_given;
+        const int64_t gate =
+            memoi_messages_compute(p, x->reader, is_given ? x->step : x->after[MEMOI_POOL_KEYS]);
+        memoi_messages_clock* reader = memoi_messages_take_part(p, x->reader, events->turn, gate);
+        memoi_messages_clock* owner = memoi_messages_take_part(p, x->owner, events->turn, 0);
+        (is_given ? reader : owner)->out += x->n_rows * (is_given ? m->given_time : m->row_time);
+    }
+    for (int32_t k = 0; k < p->n_in_turn; k++)
+        p->clocks[p->in_turn[k]].start = p->clocks[p->in_turn[k]].begin;
+    for (int32_t i = 0; i < n; i++) {
+        const memoi_ring_message* x = &m->list[events[i].message];
+        memoi_messages_clock *a = &p->clocks[x->owner], *b = &p->clocks[x->reader];
+        a->start = memob_max(a->start, b->begin);
+        b->start = memob_max(b->start, a->begin);
+    }
+    for (int32_t k = 0; k < p->n_in_turn; k++) {
+        memoi_messages_clock* clock = &p->clocks[p->in_turn[k]];
+        clock->exchanged = clock->sent = clock->start + clock->out;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        const memoi_ring_message* x = &m->list[events[i].message];
+        memoi_messages_clock* from = &p->clocks[events[i].is_given ? x->reader : x->owner];
+        memoi_messages_clock* to = &p->clocks[events[i].is_given ? x->owner : x->reader];
+        to->exchanged = memob_max(to->exchanged, from->sent);
+    }
+    for (int32_t i = 0; i < n; i++)
+        (events[i].is_given ? p->left : p->arrived)[events[i].message] =
+            p->clocks[m->list[events[i].message].reader].exchanged;
+}
+
+/* The events of a pass by turns. */
+MEMOI void memoi_messages_sort(memoi_messages* m, int is_backward, memob_arrays* scratch) {
+    const int32_t n = memoi_messages_count(m), n_events = n * (1 + is_backward);
+    memoi_messages_event* events = MEMOB_ARRAY(scratch, memoi_messages_event, n_events);
+    memob_keyed* order = MEMOB_ARRAY(scratch, memob_keyed, n_events);
+    if (scratch->failed) return;
+    for (int32_t i = 0; i < n_events; i++)
+        order[i] = memob_keyed_of(m->list[i % n].turns[is_backward + i / n], i);
+    memob_keyed_sort(order, n_events);
+    for (int32_t i = 0; i < n_events; i++) {
+        events[i].turn = (int32_t)order[i].key;
+        events[i].message = (int32_t)order[i].index % n;
+        events[i].is_given = order[i].index >= n;
+    }
+    m->events[is_backward] = events;
+}
+
+/* The time of a pass. */
+MEMOI int64_t memoi_messages_time(const memoi_messages* m, int is_backward, memob_arrays* scratch) {
+    const int32_t n = m->n_ranks, n_messages = memoi_messages_count(m);
+    const int32_t n_events = n_messages * (1 + is_backward);
+    const memoi_messages_event* events = m->events[is_backward];
+    memoi_messages_pass p = MEMO_ZERO(memoi_messages_pass);
+    int64_t end = 0;
+    p.m = m;
+    p.is_backward = is_backward;
+    p.clocks = MEMOB_ARRAY(scratch, memoi_messages_clock, n);
+    p.arrived = MEMOB_ARRAY(scratch, int64_t, n_messages);
+    p.computed = MEMOB_ARRAY(scratch, int64_t, n_messages);
+    p.left = MEMOB_ARRAY(scratch, int64_t, n_messages);
+    p.in_turn = MEMOB_ARRAY(scratch, int32_t, n);
+    if (scratch->failed) return 0;
+    for (int32_t r = 0; r < n && !is_backward; r++)
+        p.clocks[r].computed = m->work_of[(int64_t)r * n + r];
+    for (int32_t i = 0, next; i < n_events; i = next) {
+        for (next = i; next < n_events && events[next].turn == events[i].turn;) next++;
+        memoi_messages_exchange(&p, events + i, next - i);
+    }
+    for (int32_t r = 0; r < n; r++) {
+        (void)memoi_messages_compute(&p, r, memoi_messages_steps(m, r));
+        if (is_backward) p.clocks[r].computed += m->work_of[(int64_t)r * n + r] * 5 / 2;
+        end = memob_max(end, memob_max(p.clocks[r].computed, p.clocks[r].exchanged));
+    }
+    return end;
+}
+
+/* --- the choice --- */
+
+/* Receiving is taken for this part of a forward, in the mean of the ranks. */
+enum { MEMOI_LINKS_PART = 4 };
+
+/* The order by time and that by distance; the one that takes less in both passes is the list. */
+MEMOI void memoi_messages_make(memoi_messages* m, memob_arrays* scratch) {
+    const int64_t n = m->n_ranks;
+    memoi_messages best = *m;
+    int64_t least = INT64_MAX;
+    for (int64_t i = 0; i < n * n; i++) {
+        m->n_rows += m->rows_of[i];
+        m->work += m->work_of[i];
+    }
+    m->row_time = m->n_rows ? m->work / MEMOI_LINKS_PART / m->n_rows : 0;
+    m->given_time =
+        m->row_time * (memo_type_bytes(m->shape->carried_type) / memo_type_bytes(m->shape->type));
+    m->lead = m->work / n / 100;
+    for (int by_time = 0; by_time < 2; by_time++) {
+        memoi_messages made = *m;
+        int64_t time = 0;
+        made.list = MEMOB_ARRAY(scratch, memoi_ring_message, n * n + 1);
+        made.first_of_rank = MEMOB_ARRAY(scratch, int32_t, n + 1);
+        if (scratch->failed) return;
+        (by_time ? memoi_messages_by_time : memoi_messages_by_distance)(&made, scratch);
+        for (int i = 0; i < 2 && !scratch->failed; i++) {
+            memoi_messages_sort(&made, i, scratch);
+            if (!scratch->failed) time += memoi_messages_time(&made, i, scratch);
+        }
+        if (scratch->failed) return;
+        if (time < least) best = made;
+        least = memob_min(least, time);
+    }
+    *m = best;
+}
+
+/* ---- >>exchange plans ---------------------------------------------------------------------------
+ * Knows: the runs of each ring rank, the masks, and the list of messages.  Knows nothing of tensors,
+ * heads or streams.
+ *
+ * 1. Pieces have as many runs as their rank at most, and one more each.
+ * 2. A plan has the rows that all ranks planned with. */
+
+/* Positions that a run of queries sees, without a gap. */
+typedef struct memoi_exchange_sight {
+    int64_t begin, end;
+    int32_t run;
+} memoi_exchange_sight;
+
+/* Step s of a sequence: some runs of queries, from row q_row on, against keys, which arrive behind
+ * those of earlier sequences.  Without segments nothing is computed. */
+typedef struct memoi_exchange_step {
+    const memo_run *q_runs, *k_runs;
+    int32_t n_q_runs, n_k_runs;
+    int64_t q_row, n_q_rows, k_row, n_k_rows;
+    memoi_block_segments seen; /* of these rows */
+} memoi_exchange_step;
+
+/* One group of messages of this rank: brings the keys of step k, sends keys to a reader, returns
+ * what step `given` contributed to gradients, takes what a giver contributed.  0, or rank -1: none. */
+typedef struct memoi_exchange_turn {
+    int32_t k, given;
+    int32_t reader, giver;
+    int32_t number; /* the same on all ranks that take part */
+} memoi_exchange_turn;
+
+/* The plan of one rank. */
+struct memo_exchange {
+    memo_sp_attention* attention;
+    memoi_shape shape; /* the attention's, with tokens */
+    memoi_shape_tokens tokens[2];
+    memob_arrays arrays;
+    /* The segments of each part and level, which count as a mask each: of positions, those of mask
+     * m from first_seen[m]. */
+    memo_segment* seen;
+    int64_t* first_seen; /* (n_parts * n_levels + 1) */
+    int32_t n_levels;
+    int64_t window; /* of the causal mask that is made here; 0: none */
+    memo_launch_kind launches;
+    int64_t n_words;              /* device arrays of all steps' segments */
+    void* given_memory;           /* for these, of the caller; NULL: the flight has it */
+    struct memoi_flight* flight;  /* NULL: not begun */
+    struct memo_exchange* next;   /* of those that no stream uses */
+    int32_t has_begun, has_ended; /* ranks have met; destroyed */
+    memo_label agreed;            /* digests of all that ranks must agree on, except the pass */
+    int32_t has_sinks;
+    /* Steps in which no rank reads anything are left out. */
+    int32_t last_step;
+    int64_t first_unset;        /* rows of queries from here on are not all set by step 0 */
+    int64_t most_runs;          /* of a rank */
+    int32_t* owners;            /* (last_step + 1): step s reads the keys of owners[s] */
+    int64_t* n_rows;            /* (2, ring) of all sequences, by rank: sent to it; received */
+    memoi_exchange_step* steps; /* (last_step + 1, n_parts, n_levels) */
+    /* (MEMOI_N_POOLS, last_step + 2) by steps; behind the last step the contribution to the own keys,
+     * if others contribute, too (has_others). */
+    memoi_exchange_room* rooms;
+    int32_t has_others;
+    int64_t taken_row; /* where contributions arrive */
+    /* (2): of forward, of backward, in the order in which they are enqueued. */
+    memoi_exchange_turn* turns[2];
+    int32_t n_turns[2];
+    memoi_exchange_pieces* pieces; /* (2, ring, n_parts) by rank: that this rank sends, gets */
+    /* Positions that runs of this rank's queries see: of mask m from first_sight[m]. */
+    memoi_exchange_sight* sights;
+    int64_t* first_sight; /* (n_parts * n_levels + 1) */
+    memoi_pairs pairs;    /* while the plan is made */
+    memo_run*
+        piece_runs; /* (last_step + 1, n_parts, most runs): positions of the rows that arrive */
+    /* A ring over nodes has plans of rings within this rank's node.  Number d is for keys of the
+     * node d before, held by the rank at the owner's place.  This plan has no steps then. */
+    struct memo_exchange* of_nodes;  /* (n_nodes); NULL: one node */
+    memoi_exchange_pieces* crossing; /* (2, n_nodes): own rows that go d nodes on; rows held here */
+    int32_t is_held;                 /* step 0 reads rows of another node */
+    int32_t first_number;            /* of its exchanges, which count through rings of a node */
+    int32_t has_own_work;            /* step 0 computes */
+};
+
+MEMOI const memoi_exchange_step* memoi_exchange_step_of(const memo_exchange* plan, int32_t s,
+                                                        int32_t mask) {
+    return &plan->steps[(int64_t)s * plan->shape.n_parts * plan->n_levels + mask];
+}
+/* The rows of all sequences that a rank is sent, or sends. */
+MEMOI int64_t* memoi_exchange_rows_of(const memo_exchange* plan, int is_receive, int32_t rank) {
+    return &plan->n_rows[is_receive * plan->shape.sharding.ring + rank];
+}
+MEMOI memoi_exchange_pieces* memoi_exchange_pieces_of(const memo_exchange* plan, int is_receive,
+                                                      int32_t rank, int32_t part) {
+    const int64_t rd = plan->shape.sharding.ring;
+    return &plan->pieces[(is_receive * rd + rank) * plan->shape.n_parts + part];
+}
+
+MEMOI const memoi_exchange_pieces* memoi_exchange_crossing_of(const memo_exchange* plan,
+                                                              int is_receive, int32_t d) {
+    return &plan->crossing[is_receive * plan->shape.n_nodes + d];
+}
+
+MEMOI const memoi_exchange_room* memoi_exchange_room_of(const memo_exchange* plan, int pool,
+                                                        int32_t s) {
+    return &plan->rooms[pool * ((int64_t)plan->last_step + 2) + s];
 }
 
 /* --- runs --- */
@@ -5889,7 +6751,7 @@ MEMOI int32_t memoi_exchange_runs_of(const memoi_exchange_pieces* p, const memo_
         int64_t at = p->rows[i].begin;
         while (at < p->rows[i].end) {
             memo_run* run = &made[n_made++];
-            MEMO_ASSERT(n_made <= n + p->n); /* 5 */
+            MEMO_ASSERT(n_made <= n + p->n); /* 1 */
             for (; k < n && row + runs[k].count <= at; k++) row += runs[k].count;
             *run = runs[k];
             run->start += at - row;
@@ -5901,43 +6763,6 @@ MEMOI int32_t memoi_exchange_runs_of(const memoi_exchange_pieces* p, const memo_
 }
 
 /* --- what each rank reads --- */
-
-/* Adds rows that do not begin before those of p.  Of more than `most` pieces the two with the
- * narrowest gap become one. */
-MEMOI void memoi_exchange_add_rows(memoi_exchange_pieces* p, int32_t most, int64_t begin,
-                                   int64_t end) {
-    memoi_exchange_rows* rows = p->rows;
-    const int64_t last = p->n ? rows[p->n - 1].end : -1;
-    int32_t narrowest = p->n - 1; /* the gap behind this piece */
-    MEMO_ASSERT(begin < end && (!p->n || begin >= rows[p->n - 1].begin)); /* 1 */
-    if (begin <= last) { /* the last piece goes on */
-        p->n_rows += memob_max(end - last, 0);
-        rows[p->n - 1].end = memob_max(end, last);
-        return;
-    }
-    rows[p->n].begin = begin;
-    rows[p->n++].end = end;
-    p->n_rows += end - begin;
-    MEMO_ASSERT(p->n <= most + 1); /* 1 */
-    if (p->n <= most) return;
-
-    /* The new gap is closed, unless another is narrower. */
-    if (begin - last > p->narrowest) {
-        for (int32_t k = narrowest = 0; k + 2 < p->n; k++)
-            if (rows[k + 1].begin - rows[k].end < rows[narrowest + 1].begin - rows[narrowest].end)
-                narrowest = k;
-        p->narrowest = rows[narrowest + 1].begin - rows[narrowest].end;
-        if (begin - last <= p->narrowest) narrowest = p->n - 2;
-    }
-    p->n_rows += rows[narrowest + 1].begin - rows[narrowest].end;
-    rows[narrowest].end = rows[narrowest + 1].end;
-    p->n--;
-    for (int32_t k = narrowest + 1; k < p->n; k++) rows[k] = rows[k + 1];
-}
-
-#ifndef MEMOI_EXCHANGE_SEARCH           /* tests set it */
-#define MEMOI_EXCHANGE_SEARCH (1 << 18) /* runs to look at in a plan: some milliseconds */
-#endif
 
 /* The positions that a run of queries sees under a mask, without a gap each.  Returns how many. */
 MEMOI int64_t memoi_exchange_look_at(const memo_exchange* plan, int64_t mask, const memo_run* run,
@@ -5962,127 +6787,65 @@ MEMOI int64_t memoi_exchange_look_at(const memo_exchange* plan, int64_t mask, co
     return n_sights;
 }
 
-/* Finds what the queries of all ranks see. */
+/* Finds what the queries of this rank see. */
 MEMOI void memoi_exchange_look(memo_exchange* plan) {
     const memoi_shape* shape = &plan->shape;
-    const int64_t n_ranks = (int64_t)shape->n_parts * plan->n_levels * plan->n_lookers;
-    plan->first_sight = MEMOB_ARRAY(&plan->arrays, int64_t, n_ranks + 1);
+    const int32_t n_masks = shape->n_parts * plan->n_levels;
+    int32_t n_runs;
+    const memo_run* runs = memoi_shape_runs(shape, 0, shape->ring_rank, &n_runs);
+    plan->first_sight = MEMOB_ARRAY(&plan->arrays, int64_t, (int64_t)n_masks + 1);
     for (int is_filled = 0; is_filled < 2 && !plan->arrays.failed; is_filled++) {
         int64_t n = 0;
-        for (int64_t r = 0; r < n_ranks; r++) {
-            int32_t n_runs;
-            const memo_run* runs =
-                memoi_shape_runs(shape, 0, (int32_t)(r % plan->n_lookers), &n_runs);
-            plan->first_sight[r] = n;
+        for (int32_t mask = 0; mask < n_masks; mask++) {
+            plan->first_sight[mask] = n;
             for (int32_t k = 0; k < n_runs; k++)
-                n += memoi_exchange_look_at(plan, r / plan->n_lookers, &runs[k], k,
+                n += memoi_exchange_look_at(plan, mask, &runs[k], k,
                                             is_filled ? plan->sights + n : NULL);
         }
-        plan->first_sight[n_ranks] = n;
+        plan->first_sight[n_masks] = n;
         if (!is_filled) plan->sights = MEMOB_ARRAY(&plan->arrays, memoi_exchange_sight, n + 1);
     }
 }
 
-/* A group has up to 4 messages for each piece of a sequence, of k and of v, sent and received, and
- * 2 of gradients.  NCCL is known to hang with more than 256. */
-MEMOI int32_t memoi_exchange_most(const memoi_shape* shape) {
-    return (int32_t)memob_max(memob_min(254 / 4 / shape->n_batch, MEMOI_PIECES_MAX), 1);
-}
-
-/* What a reader reads of an owner's keys under a mask.  Runs of queries ascend, and so do the ends
- * of what queries see.  So a run of keys that ends before, or was read to its end, is done. */
-MEMOI memoi_exchange_pieces memoi_exchange_read_mask(const memo_exchange* plan, int32_t mask,
-                                                     int32_t owner, int32_t reader) {
-    const memoi_shape* shape = &plan->shape;
-    const int32_t most = memoi_exchange_most(shape);
-    const int64_t* first_sight =
-        plan->first_sight + (int64_t)mask * plan->n_lookers + plan->first_looker + reader;
-    int32_t n_runs, k = 0, i;
-    const memo_run* runs = memoi_shape_runs(shape, 1, owner, &n_runs);
-    memoi_exchange_pieces p = MEMO_ZERO(memoi_exchange_pieces);
-    int64_t first = 0, latest = -1, row, begin, end; /* first: row of run k */
-
-    for (int64_t s = first_sight[0]; s < first_sight[1]; s++) {
-        const int64_t low = plan->sights[s].begin, high = plan->sights[s].end;
-        for (; k < n_runs; first += runs[k++].count)
-            if (runs[k].start + runs[k].count > low &&
-                (!p.n || p.rows[p.n - 1].end < first + runs[k].count))
-                break;
-        for (i = k, row = first; i < n_runs && runs[i].start < high; row += runs[i++].count) {
-            begin = memoi_sharding_run_below(&runs[i], low);
-            end = memoi_sharding_run_below(&runs[i], high);
-            if (begin >= end) continue;
-            memoi_exchange_add_rows(&p, most, row + begin, row + end);
-            latest = runs[i].start + end - 1;
-        }
-        if (latest < low) continue;
-        if (!p.q_end) p.q_begin = plan->sights[s].run;
-        p.q_end = plan->sights[s].run + 1;
+/* The runs [*begin, *end) of this rank's queries that see keys of an owner under a mask, from the
+ * first such run to the last.  Runs of queries ascend, and so do the ends of what queries see. */
+MEMOI void memoi_exchange_find_readers(const memo_exchange* plan, int32_t mask,
+                                       const memo_run* keys, int32_t n_keys, int32_t* begin,
+                                       int32_t* end) {
+    int32_t k = 0;
+    *begin = *end = 0;
+    for (int64_t s = plan->first_sight[mask]; s < plan->first_sight[mask + 1]; s++) {
+        const memoi_exchange_sight* sight = &plan->sights[s];
+        while (k < n_keys && keys[k].start + keys[k].count <= sight->begin) k++;
+        if (k == n_keys || keys[k].start >= sight->end) continue;
+        if (!*end) *begin = sight->run;
+        *end = sight->run + 1;
     }
-    return p;
-}
-
-/* Adds rows of other pieces. */
-MEMOI void memoi_exchange_unite(memoi_exchange_pieces* p, const memoi_exchange_pieces* other,
-                                int32_t most) {
-    const memoi_exchange_pieces own = *p;
-    memset(p, 0, sizeof *p);
-    for (int32_t i = 0, k = 0; i < own.n || k < other->n;) {
-        const int is_own =
-            k == other->n || (i < own.n && own.rows[i].begin <= other->rows[k].begin);
-        const memoi_exchange_rows* rows = is_own ? &own.rows[i++] : &other->rows[k++];
-        memoi_exchange_add_rows(p, most, rows->begin, rows->end);
-    }
-    p->q_begin = own.q_begin;
-    p->q_end = own.q_end;
-}
-
-/* Gaps that were not closed must be worth their messages. */
-MEMOI void memoi_exchange_close_gaps(memoi_exchange_pieces* p, int32_t most) {
-    const int64_t n = p->n ? p->rows[p->n - 1].end - p->rows[0].begin : 0;
-    if (p->n < most || p->n_rows <= n / 8 * 7) return;
-    p->rows[0].end = p->rows[p->n - 1].end;
-    p->n_rows = n;
-    p->n = 1;
-}
-
-/* What a reader reads of an owner's keys, under all masks of a part. */
-MEMOI memoi_exchange_pieces memoi_exchange_read(const memo_exchange* plan, int32_t part,
-                                                int32_t owner, int32_t reader) {
-    const int32_t most = memoi_exchange_most(&plan->shape), first = part * plan->n_levels;
-    memoi_exchange_pieces p = memoi_exchange_read_mask(plan, first, owner, reader);
-    for (int32_t i = 1; i < plan->n_levels; i++) {
-        const memoi_exchange_pieces level =
-            memoi_exchange_read_mask(plan, first + i, owner, reader);
-        memoi_exchange_unite(&p, &level, most);
-    }
-    memoi_exchange_close_gaps(&p, most);
-    return p;
 }
 
 /* Step 0 has all queries of level 0, unless its keys are of another node.  All levels of a part
  * have the keys that any of them reads. */
 MEMOI void memoi_exchange_make_step(memo_exchange* plan, int32_t s, int32_t mask) {
     const memoi_shape* shape = &plan->shape;
-    const int32_t rd = shape->sharding.ring, me = shape->ring_rank, distance = plan->distances[s];
-    const int32_t owner = (me - distance + rd) % rd, part = mask / plan->n_levels;
+    const int32_t me = shape->ring_rank, owner = plan->owners[s], part = mask / plan->n_levels;
     const int is_first = mask % plan->n_levels == 0;
     const int has_all = !s && is_first && !plan->is_held;
-    memoi_exchange_pieces p = *memoi_exchange_pieces_of(plan, 1, distance, part);
     memoi_exchange_step* r = &plan->steps[((int64_t)s * shape->n_parts) * plan->n_levels + mask];
     r->q_runs = memoi_shape_runs(shape, 0, me, &r->n_q_runs);
     r->k_runs = memoi_shape_runs(shape, 1, owner, &r->n_k_runs);
     if (s) { /* pieces arrive one after another */
         memo_run* runs = plan->piece_runs + ((int64_t)s * shape->n_parts + part) *
                                                 (plan->most_runs + MEMOI_PIECES_MAX);
-        r->n_k_runs = memoi_exchange_runs_of(&p, r->k_runs, r->n_k_runs, runs);
+        r->n_k_runs = memoi_exchange_runs_of(memoi_exchange_pieces_of(plan, 1, owner, part),
+                                             r->k_runs, r->n_k_runs, runs);
         r->k_runs = runs;
     }
     if (!has_all) {
-        if (!s || plan->n_levels > 1) p = memoi_exchange_read_mask(plan, mask, owner, me);
-        r->q_row = memoi_exchange_runs_rows(r->q_runs, p.q_begin);
-        r->q_runs += p.q_begin;
-        r->n_q_runs = p.q_end - p.q_begin;
+        int32_t begin, end;
+        memoi_exchange_find_readers(plan, mask, r->k_runs, r->n_k_runs, &begin, &end);
+        r->q_row = memoi_exchange_runs_rows(r->q_runs, begin);
+        r->q_runs += begin;
+        r->n_q_runs = end - begin;
     }
     r->n_q_rows = memoi_exchange_runs_rows(r->q_runs, r->n_q_runs);
     r->n_k_rows = memoi_exchange_runs_rows(r->k_runs, r->n_k_runs);
@@ -6095,151 +6858,110 @@ MEMOI void memoi_exchange_make_step(memo_exchange* plan, int32_t s, int32_t mask
     if (!s && is_first) plan->first_unset = memob_min(plan->first_unset, r->seen.first_row);
 }
 
-/* --- turns --- */
+/* --- the plan of a rank --- */
 
-/* Contributions that keys may overtake; what waits for them then is gradients alone. */
-enum { MEMOI_TURNS_OVERTAKEN = 4 };
-
-/* The order of exchanges, the same on all ranks, so that no two ranks wait for each other: keys of
- * step k behind contribution behind[k].  Keys and a contribution that may begin at the same time,
- * on the rank that gets room last, share an exchange. */
-MEMOI void memoi_exchange_make_turns(memo_exchange* plan, int is_backward, const int32_t* gates,
-                                     const int32_t* behind) {
-    memoi_exchange_turn* turns = plan->turns[is_backward];
-    int32_t n = 0, k = 1;
-    for (int32_t t = 0; t <= (is_backward ? plan->last_step : 0); t++) {
-        if (t) {
-            n += !n || turns[n - 1].given || gates[turns[n - 1].k] != t;
-            turns[n - 1].given = t;
-        }
-        for (; k <= plan->last_step && (!is_backward || behind[k] <= t); k++) turns[n++].k = k;
-    }
-    MEMO_ASSERT(k == plan->last_step + 1); /* 4 */
-    plan->n_turns[is_backward] = n;
-}
-
-/* The rooms of a rank that gets sizes[1 .. last_step] rows, and to which at most `most` return.
- * Returns the row of the latter. */
-MEMOI int64_t memoi_exchange_lay(const memo_exchange* plan, memoi_pool* pool, int64_t* sizes,
-                                 int64_t most, memoi_exchange_room* rooms) {
+/* What each rank reads of each, and with which pieces this rank takes part.  Sets rows_of and
+ * work_of: (ring, ring) of a reader with keys of an owner. */
+MEMOI void memoi_exchange_read(memo_exchange* plan, int64_t* rows_of, int64_t* work_of) {
     const memoi_shape* shape = &plan->shape;
-    const int32_t n = plan->last_step + 1;
-    const int64_t unit = MEMOI_POOL_ALIGNMENT;
-    const int64_t taken_row = (memoi_pool_rows(shape, MEMOI_POOL_GRADIENTS) - most) / unit * unit;
-    memoi_pool_lay(pool, memoi_pool_rows(shape, MEMOI_POOL_KEYS), sizes, n, rooms);
-    sizes[n] = most && shape->carried_type == MEMO_TYPE_F32
-                   ? shape->n_batch * shape->key_sharding.ring_tokens
-                   : 0;
-    memoi_pool_lay(pool, taken_row, sizes, n + 1, rooms + shape->sharding.ring + 1);
-    return taken_row;
-}
-
-/* counts: (ring, ring), the rows that each reader reads of the keys at a distance; NULL: not known,
- * and every rank assumes that two steps fill a pool. */
-MEMOI void memoi_exchange_make_rooms(memo_exchange* plan, const int64_t* counts,
-                                     memob_arrays* scratch) {
-    const int32_t rd = plan->shape.sharding.ring, n = plan->last_step + 1;
-    int64_t most = 0, *sizes = MEMOB_ARRAY(scratch, int64_t, (int64_t)n + 1);
-    int32_t* gates = MEMOB_ARRAY(scratch, int32_t, n);
-    int32_t* behind = MEMOB_ARRAY(scratch, int32_t, n);
-    memoi_exchange_room* others = MEMOB_ARRAY(scratch, memoi_exchange_room, 2 * ((int64_t)rd + 1));
-    memoi_pool pool = MEMO_ZERO(memoi_pool);
-    pool.stretches = MEMOB_ARRAY(scratch, memoi_pool_stretch, 2 * (int64_t)n + 5);
-    if (scratch->failed) return;
-    for (int32_t s = 1; s < n; s++) {
-        sizes[s] = *memoi_exchange_rows_of(plan, 1, s);
-        most = memob_max(most, *memoi_exchange_rows_of(plan, 0, s));
-        gates[s] = behind[s] = counts ? 0 : (int32_t)memob_max(s - 2, 0);
-    }
-    plan->has_others = most > 0;
-    plan->taken_row = memoi_exchange_lay(plan, &pool, sizes, most, plan->rooms);
-
-    /* Keys lie behind the contributions that must leave before the step that gives them room, and
-     * two steps more, which would wait else. */
-    for (int32_t r = 0; r < rd && counts; r++) {
-        most = 0;
-        for (int32_t s = 1; s < n; s++) {
-            const int64_t* count = &counts[(int64_t)plan->distances[s] * rd];
-            sizes[s] = count[r];
-            most = memob_max(most, count[(r + plan->distances[s]) % rd]);
-        }
-        (void)memoi_exchange_lay(plan, &pool, sizes, most, others);
-        for (int32_t k = 1; k < n; k++) {
-            const int32_t after = others[k].after;
-            int32_t last = (int32_t)memob_max(after - MEMOI_TURNS_OVERTAKEN, 0);
-            for (int32_t s = 1; s <= after + 2 && s < k; s++)
-                last = (int32_t)memob_max(last, others[rd + 1 + s].after);
-            gates[k] = (int32_t)memob_max(gates[k], after);
-            behind[k] = (int32_t)memob_max(behind[k], last);
-        }
-    }
-    memoi_exchange_make_turns(plan, 0, gates, behind);
-    memoi_exchange_make_turns(plan, 1, gates, behind);
-}
-
-/* Steps with fewest rows come first, as in a pool that others fill. */
-MEMOI void memoi_exchange_sort_steps(memo_exchange* plan, const int64_t* counts,
-                                     memob_arrays* scratch) {
-    const int32_t rd = plan->shape.sharding.ring, n = plan->last_step;
-    memob_keyed* order = MEMOB_ARRAY(scratch, memob_keyed, n);
-    for (int32_t i = 0; i < n && !scratch->failed; i++) {
-        order[i].index = plan->distances[1 + i];
-        for (int32_t r = 0; r < rd; r++) order[i].key += counts[order[i].index * rd + r];
-    }
-    if (!scratch->failed) memob_keyed_sort(order, n);
-    for (int32_t i = 0; i < n && !scratch->failed; i++)
-        plan->distances[1 + i] = (int32_t)order[i].index;
-}
-
-/* What passes need, once the tokens and the masks are there.  All ranks must find the same steps
- * and turns, so each finds what all ranks read.  If that takes too long, no step is left out. */
-MEMOI void memoi_exchange_make(memo_exchange* plan) {
-    const memoi_shape* shape = &plan->shape;
-    const int32_t me = shape->ring_rank, n_masks = shape->n_parts * plan->n_levels;
-    const int64_t rd = shape->sharding.ring, each = plan->most_runs * rd * n_masks;
-    const int finds_all = each * rd <= MEMOI_EXCHANGE_SEARCH;
-    memob_arrays *arrays = &plan->arrays, scratch = MEMO_ZERO(memob_arrays);
-    int64_t* counts = finds_all ? MEMOB_ARRAY(&scratch, int64_t, rd * rd) : NULL;
-    int32_t s, n;
-    plan->first_unset = shape->sharding.ring_tokens;
-    plan->steps = MEMOB_ARRAY(arrays, memoi_exchange_step, rd * n_masks);
-    plan->distances = MEMOB_ARRAY(arrays, int32_t, rd);
-    plan->n_rows = MEMOB_ARRAY(arrays, int64_t, 2 * rd);
-    plan->rooms = MEMOB_ARRAY(arrays, memoi_exchange_room, MEMOI_N_POOLS * (rd + 1));
-    for (int32_t i = 0; i < 2; i++)
-        plan->turns[i] = MEMOB_ARRAY(arrays, memoi_exchange_turn, 2 * rd);
-    plan->pieces = MEMOB_ARRAY(arrays, memoi_exchange_pieces, 2 * rd * shape->n_parts);
-    arrays->failed |= scratch.failed;
-
-    /* Which steps there are, and what travels. */
-    for (s = n = 1; s < rd && !arrays->failed; s++) {
-        int64_t n_rows = !finds_all;
-        for (int32_t owner = 0; owner < rd; owner++) {
-            const int32_t reader = (int32_t)((owner + s) % rd);
-            if (!finds_all && owner != me && reader != me) continue;
-            for (int32_t part = 0; part < shape->n_parts; part++) {
-                const memoi_exchange_pieces p = memoi_exchange_read(plan, part, owner, reader);
-                const int64_t n_read = p.n_rows * (shape->n_batch / shape->n_parts);
-                n_rows += n_read;
-                if (counts) counts[s * rd + reader] += n_read;
+    const int32_t me = shape->ring_rank, rd = shape->sharding.ring;
+    const int64_t each = shape->n_batch / shape->n_parts;
+    memoi_pairs* pairs = &plan->pairs;
+    for (int32_t part = 0; part < shape->n_parts; part++)
+        for (int32_t reader = 0; reader < rd; reader++) {
+            memoi_pairs_ask(pairs, part, reader);
+            for (int32_t owner = 0; owner < rd; owner++) {
+                const int64_t at = (int64_t)reader * rd + owner;
+                const memoi_exchange_pieces* p = &pairs->pieces[owner];
+                work_of[at] += each * pairs->work[owner];
+                if (owner == reader) continue;
+                rows_of[at] += each * p->n_rows;
                 for (int i = 0; i < 2; i++) { /* sent; got */
                     if ((i ? reader : owner) != me) continue;
-                    *memoi_exchange_pieces_of(plan, i, s, part) = p;
-                    plan->n_rows[i * rd + s] += n_read;
+                    *memoi_exchange_pieces_of(plan, i, i ? owner : reader, part) = *p;
+                    *memoi_exchange_rows_of(plan, i, i ? owner : reader) += each * p->n_rows;
                 }
             }
         }
-        if (n_rows) plan->distances[n++] = s;
+}
+
+/* The turns of this rank, of those of all. */
+MEMOI void memoi_exchange_take_turns(memo_exchange* plan, const memoi_messages* m) {
+    const int32_t me = plan->shape.ring_rank;
+    for (int pass = 0; pass < 2 && !plan->arrays.failed; pass++) {
+        memoi_exchange_turn* turn =
+            MEMOB_ARRAY(&plan->arrays, memoi_exchange_turn, 4 * (int64_t)m->n_ranks + 1);
+        plan->turns[pass] = turn;
+        for (int32_t i = 0; i < memoi_messages_count(m) * (1 + pass) && turn; i++) {
+            const memoi_messages_event* event = &m->events[pass][i];
+            const memoi_ring_message* x = &m->list[event->message];
+            if (x->reader != me && x->owner != me) continue;
+            if (!plan->n_turns[pass] || turn->number != event->turn) {
+                turn = &plan->turns[pass][plan->n_turns[pass]++];
+                turn->reader = turn->giver = -1;
+                turn->number = event->turn;
+            }
+            if (x->reader == me) *(event->is_given ? &turn->given : &turn->k) = x->step;
+            if (x->owner == me) *(event->is_given ? &turn->giver : &turn->reader) = x->reader;
+        }
     }
-    plan->last_step = n - 1;
-    if (counts && !scratch.failed) memoi_exchange_sort_steps(plan, counts, &scratch);
+}
+
+MEMOI void memoi_exchange_make_rooms(memo_exchange* plan, memob_arrays* scratch) {
+    const int32_t n = plan->last_step + 1;
+    int64_t most = 0, *sizes = MEMOB_ARRAY(scratch, int64_t, (int64_t)n + 1);
+    memoi_pool pool = MEMO_ZERO(memoi_pool);
+    pool.stretches = MEMOB_ARRAY(scratch, memoi_pool_stretch, 2 * (int64_t)n + 5);
+    if (scratch->failed) return;
+    for (int32_t s = 1; s < n; s++) sizes[s] = *memoi_exchange_rows_of(plan, 1, plan->owners[s]);
+    for (int32_t r = 0; r < plan->shape.sharding.ring; r++)
+        most = memob_max(most, *memoi_exchange_rows_of(plan, 0, r));
+    plan->has_others = most > 0;
+    plan->taken_row = memoi_messages_lay(&plan->shape, &pool, sizes, n, most, plan->rooms);
+}
+
+/* What passes need, once the tokens and the masks are there.  All ranks must find the same list of
+ * messages, so each finds what all ranks read. */
+MEMOI void memoi_exchange_make(memo_exchange* plan) {
+    const memoi_shape* shape = &plan->shape;
+    const int32_t me = shape->ring_rank, n_masks = shape->n_parts * plan->n_levels;
+    const int64_t rd = shape->sharding.ring;
+    memob_arrays *arrays = &plan->arrays, scratch = MEMO_ZERO(memob_arrays);
+    memoi_messages m = MEMO_ZERO(memoi_messages);
+    int64_t* rows_of = MEMOB_ARRAY(&scratch, int64_t, rd * rd);
+    int64_t* work_of = MEMOB_ARRAY(&scratch, int64_t, rd * rd);
+    int32_t s, n;
+    plan->first_unset = shape->sharding.ring_tokens;
+    plan->n_rows = MEMOB_ARRAY(arrays, int64_t, 2 * rd);
+    plan->pieces = MEMOB_ARRAY(arrays, memoi_exchange_pieces, 2 * rd * shape->n_parts);
+    memoi_pairs_take_keys(&plan->pairs, memoi_shape_tokens_of(shape, 1), &scratch);
+    arrays->failed |= scratch.failed;
+    if (!arrays->failed) {
+        memoi_exchange_read(plan, rows_of, work_of);
+        m.shape = shape;
+        m.n_ranks = (int32_t)rd;
+        m.rows_of = rows_of;
+        m.work_of = work_of;
+        memoi_messages_make(&m, &scratch);
+    }
     arrays->failed |= scratch.failed;
 
+    /* This rank's part. */
+    n = arrays->failed ? 1 : 1 + memoi_messages_steps(&m, me);
+    plan->last_step = n - 1;
+    plan->owners = MEMOB_ARRAY(arrays, int32_t, n);
+    plan->steps = MEMOB_ARRAY(arrays, memoi_exchange_step, (int64_t)n * n_masks);
+    plan->rooms = MEMOB_ARRAY(arrays, memoi_exchange_room, MEMOI_N_POOLS * ((int64_t)n + 1));
     plan->piece_runs = MEMOB_ARRAY(
         arrays, memo_run, (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
+    if (!arrays->failed) {
+        plan->owners[0] = me;
+        for (s = 1; s < n; s++) plan->owners[s] = memoi_messages_of(&m, me, s)->owner;
+        memoi_exchange_take_turns(plan, &m);
+    }
     for (int32_t mask = 0; mask < n_masks && !arrays->failed; mask++)
         for (s = 0; s < n && !arrays->failed; s++) memoi_exchange_make_step(plan, s, mask);
-    if (!arrays->failed) memoi_exchange_make_rooms(plan, counts, &scratch);
+    if (!arrays->failed) memoi_exchange_make_rooms(plan, &scratch);
     arrays->failed |= scratch.failed;
     memob_arrays_free(&scratch);
 }
@@ -6249,10 +6971,9 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
 /* The plan of a ring within a node, for the keys of the ranks of a node. */
 MEMOI void memoi_exchange_view(const memo_exchange* plan, int32_t readers, int32_t owners,
                                memo_exchange* view) {
-    const int32_t n = plan->n_lookers / plan->shape.n_nodes;
+    const int32_t n = plan->shape.sharding.ring / plan->shape.n_nodes;
     *view = *plan;
     view->arrays = MEMO_ZERO(memob_arrays);
-    view->first_looker = readers * n;
     view->shape.sharding.ring = view->shape.key_sharding.ring = n;
     view->shape.ring_rank %= n;
     view->shape.n_nodes = view->shape.has_key_sharding = 1;
@@ -6263,34 +6984,37 @@ MEMOI void memoi_exchange_view(const memo_exchange* plan, int32_t readers, int32
         view->tokens[i].n_runs += first;
     }
     view->shape.tokens = view->tokens;
+    view->pairs.n_ranks = n;
+    view->pairs.queries = &view->tokens[0];
 }
 
-/* What all readers of a node read of an owner's keys, in any sequence of the batch. */
-MEMOI memoi_exchange_pieces memoi_exchange_read_node(const memo_exchange* view, int32_t owner) {
-    const int32_t most = memoi_exchange_most(&view->shape);
-    memoi_exchange_pieces p = MEMO_ZERO(memoi_exchange_pieces);
-    for (int32_t part = 0; part < view->shape.n_parts; part++)
-        for (int32_t reader = 0; reader < view->shape.sharding.ring; reader++) {
-            const memoi_exchange_pieces read = memoi_exchange_read(view, part, owner, reader);
-            memoi_exchange_unite(&p, &read, most);
-        }
-    memoi_exchange_close_gaps(&p, most);
-    return p;
+/* What all readers of a node read of owners' keys, in any sequence of the batch. */
+MEMOI void memoi_exchange_read_node(memo_exchange* view, memoi_exchange_pieces* read) {
+    memoi_pairs* pairs = &view->pairs;
+    memob_arrays scratch = MEMO_ZERO(memob_arrays);
+    const int32_t n = view->shape.sharding.ring;
+    memoi_pairs_take_keys(pairs, &view->tokens[1], &scratch);
+    view->arrays.failed |= scratch.failed;
+    for (int32_t i = 0; i < view->shape.n_parts * n && !view->arrays.failed; i++) {
+        memoi_pairs_ask(pairs, i / n, i % n);
+        for (int32_t owner = 0; owner < n; owner++)
+            memoi_exchange_unite(&read[owner], &pairs->pieces[owner], pairs->most);
+    }
+    for (int32_t owner = 0; owner < n; owner++)
+        memoi_exchange_close_gaps(&read[owner], pairs->most);
+    memob_arrays_free(&scratch);
 }
 
-/* Keys of the ring are now the rows that cross to it, one after another. */
-MEMOI void memoi_exchange_hold(memo_exchange* ring, memoi_exchange_pieces* own) {
+/* Keys of the ring are now the rows that cross to it, one after another.  read: of its owners. */
+MEMOI void memoi_exchange_hold(memo_exchange* ring, const memoi_exchange_pieces* read) {
     memoi_shape_tokens *tokens = &ring->tokens[1], all = *tokens;
     const int32_t n = ring->shape.sharding.ring;
     const int64_t max_runs = all.max_runs + MEMOI_PIECES_MAX;
     memo_run* runs = MEMOB_ARRAY(&ring->arrays, memo_run, n * max_runs);
     int32_t* n_runs = MEMOB_ARRAY(&ring->arrays, int32_t, n);
-    for (int32_t owner = 0; owner < n && !ring->arrays.failed; owner++) {
-        const memoi_exchange_pieces p = memoi_exchange_read_node(ring, owner);
-        n_runs[owner] = memoi_exchange_runs_of(&p, all.runs + owner * all.max_runs,
+    for (int32_t owner = 0; owner < n && !ring->arrays.failed; owner++)
+        n_runs[owner] = memoi_exchange_runs_of(&read[owner], all.runs + owner * all.max_runs,
                                                all.n_runs[owner], runs + owner * max_runs);
-        if (owner == ring->shape.ring_rank) *own = p;
-    }
     tokens->runs = runs;
     tokens->n_runs = n_runs;
     tokens->max_runs = max_runs;
@@ -6299,22 +7023,56 @@ MEMOI void memoi_exchange_hold(memo_exchange* ring, memoi_exchange_pieces* own) 
 }
 
 MEMOI void memoi_exchange_make_nodes(memo_exchange* plan) {
-    const int32_t n = plan->shape.n_nodes, me = plan->shape.ring_rank;
-    const int32_t node = me / (plan->n_lookers / n), place = me % (plan->n_lookers / n);
-    memo_exchange* rings = MEMOB_ARRAY(&plan->arrays, memo_exchange, n);
-    plan->crossing = MEMOB_ARRAY(&plan->arrays, memoi_exchange_pieces, 2 * (int64_t)n);
-    for (int32_t d = 0; d < n && !plan->arrays.failed; d++) {
+    const int32_t n_nodes = plan->shape.n_nodes, n = plan->shape.sharding.ring / n_nodes;
+    const int32_t node = plan->shape.ring_rank / n, place = plan->shape.ring_rank % n;
+    memob_arrays scratch = MEMO_ZERO(memob_arrays);
+    memo_exchange* rings = MEMOB_ARRAY(&plan->arrays, memo_exchange, n_nodes);
+    memoi_exchange_pieces* read =
+        MEMOB_ARRAY(&scratch, memoi_exchange_pieces, 2 * (int64_t)n); /* here; of own keys */
+    plan->crossing = MEMOB_ARRAY(&plan->arrays, memoi_exchange_pieces, 2 * (int64_t)n_nodes);
+    plan->arrays.failed |= scratch.failed;
+    for (int32_t d = 0; d < n_nodes && !plan->arrays.failed; d++) {
         memo_exchange* ring = &rings[d];
+        memset(read, 0, 2 * (size_t)n * sizeof *read);
         if (d) {
-            memoi_exchange_view(plan, (node + d) % n, node, ring);
-            plan->crossing[d] = memoi_exchange_read_node(ring, place);
+            memoi_exchange_view(plan, (node + d) % n_nodes, node, ring);
+            memoi_exchange_read_node(ring, read + n);
+            plan->arrays.failed |= ring->arrays.failed;
+            plan->crossing[d] = read[n + place];
         }
-        memoi_exchange_view(plan, node, (node - d + n) % n, ring);
-        if (d) memoi_exchange_hold(ring, &plan->crossing[n + d]);
+        memoi_exchange_view(plan, node, (node - d + n_nodes) % n_nodes, ring);
+        ring->first_number = 2 * d * n * n;
+        if (d) {
+            memoi_exchange_read_node(ring, read);
+            plan->crossing[n_nodes + d] = read[place];
+            if (!ring->arrays.failed) memoi_exchange_hold(ring, read);
+        }
         if (!ring->arrays.failed) memoi_exchange_make(ring);
         plan->arrays.failed |= ring->arrays.failed;
     }
     plan->of_nodes = rings;
+    memob_arrays_free(&scratch);
+}
+
+/* The plan of this rank, for the tokens and the masks that it has. */
+MEMOI void memoi_exchange_make_all(memo_exchange* plan) {
+    const memoi_shape* shape = &plan->shape;
+    const memoi_shape_tokens* queries = memoi_shape_tokens_of(shape, 0);
+    memob_arrays scratch = MEMO_ZERO(memob_arrays);
+    memoi_pairs* pairs = &plan->pairs;
+    pairs->seen = plan->seen;
+    pairs->first_seen = plan->first_seen;
+    pairs->n_levels = plan->n_levels;
+    pairs->n_ranks = shape->sharding.ring;
+    pairs->most = memoi_pairs_most(shape);
+    pairs->queries = queries;
+    memoi_pairs_take_masks(pairs, shape->n_parts, queries->max_runs,
+                           memob_max(shape->sharding.n_tokens, shape->key_sharding.n_tokens),
+                           &scratch);
+    plan->arrays.failed |= scratch.failed;
+    if (!plan->arrays.failed)
+        (shape->n_nodes > 1 ? memoi_exchange_make_nodes : memoi_exchange_make)(plan);
+    memob_arrays_free(&scratch);
 }
 
 /* ---- >>ring attention ---------------------------------------------------------------------------
@@ -6357,6 +7115,12 @@ typedef struct memoi_ring_rooms {
     memoi_pool pools[MEMOI_N_POOLS]; /* in bytes; of keys: of k */
 } memoi_ring_rooms;
 
+/* What an exchange reads and writes; the bytes that it sends. */
+typedef struct memoi_ring_access {
+    memo_range reads[3], writes[3];
+    int64_t n_reads, n_writes, n_out;
+} memoi_ring_access;
+
 /* One forward or backward on one rank. */
 typedef struct memoi_ring {
     const memoi_shape* shape;
@@ -6364,8 +7128,7 @@ typedef struct memoi_ring {
     memo_comm* comm;
     const memo_attention* attention;
     const memo_exchange* plan;
-    int32_t first_peer;   /* of the ranks of its node in comm */
-    int32_t first_number; /* of its exchanges, which count through the rings over nodes */
+    int32_t first_peer; /* of the ranks of its node in comm */
     int32_t is_backward;
 
     char *q, *kv[2]; /* only read */
@@ -6408,10 +7171,15 @@ MEMOI MEMOB_NOINLINE int64_t memoi_ring_kv_elements(const memoi_shape* shape, in
 MEMOI int64_t memoi_ring_row_bytes(const memoi_shape* shape, int tensor) {
     return memoi_ring_row(shape, tensor) * memo_type_bytes(memoi_ring_type(shape, tensor));
 }
-/* Rows of a tensor of step s that this rank sends or gets: keys to read, or gradients of the keys
- * that were read. */
-MEMOI int64_t memoi_ring_rows(const memoi_ring* ring, int tensor, int32_t s, int is_receive) {
-    return *memoi_exchange_rows_of(ring->plan, (tensor < MEMOI_RING_D_KV) == is_receive, s);
+/* Rows of keys that this rank sends to a reader; rows of gradients that come back. */
+MEMOI int64_t memoi_ring_read_rows(const memoi_ring* ring, int32_t reader) {
+    return *memoi_exchange_rows_of(ring->plan, 0, reader);
+}
+/* Rows of keys of step s. */
+MEMOI int64_t memoi_ring_key_rows(const memoi_ring* ring, int32_t s) {
+    const memoi_shape* shape = ring->shape;
+    return s ? *memoi_exchange_rows_of(ring->plan, 1, ring->plan->owners[s])
+             : shape->n_batch * shape->key_sharding.ring_tokens;
 }
 
 /* Where k or v of step s lies. */
@@ -6420,22 +7188,20 @@ MEMOI char* memoi_ring_keys(const memoi_ring* ring, int is_v, int32_t s) {
     return ring->buffers.kv[is_v] + memoi_exchange_room_of(ring->plan, MEMOI_POOL_KEYS, s)->row *
                                         memoi_ring_row_bytes(ring->shape, is_v);
 }
-/* Where the contribution of step s lies that leaves, or arrives. */
-MEMOI char* memoi_ring_contribution(const memoi_ring* ring, int32_t s, int is_receive) {
-    const memo_exchange* plan = ring->plan;
-    const int64_t row =
-        is_receive ? plan->taken_row : memoi_exchange_room_of(plan, MEMOI_POOL_GRADIENTS, s)->row;
-    return ring->buffers.gradients + row * memoi_ring_row_bytes(ring->shape, MEMOI_RING_D_KV);
+/* Where the contribution of step s lies that leaves. */
+MEMOI char* memoi_ring_contribution(const memoi_ring* ring, int32_t s) {
+    return ring->buffers.gradients +
+           memoi_exchange_room_of(ring->plan, MEMOI_POOL_GRADIENTS, s)->row *
+               memoi_ring_row_bytes(ring->shape, MEMOI_RING_D_KV);
+}
+/* Where those of others arrive. */
+MEMOI char* memoi_ring_taken(const memoi_ring* ring) {
+    return ring->buffers.gradients +
+           ring->plan->taken_row * memoi_ring_row_bytes(ring->shape, MEMOI_RING_D_KV);
 }
 /* Is the contribution to the own keys computed apart, because others are added meanwhile? */
 MEMOI int memoi_ring_is_apart(const memoi_ring* ring) {
-    return ring->last_step && ring->plan->has_others && ring->plan->has_own_work;
-}
-/* Rows of keys of step s. */
-MEMOI int64_t memoi_ring_key_rows(const memoi_ring* ring, int32_t s) {
-    const memoi_shape* shape = ring->shape;
-    return s ? memoi_ring_rows(ring, MEMOI_RING_D_KV, s, 0)
-             : shape->n_batch * shape->key_sharding.ring_tokens;
+    return ring->plan->has_others && ring->plan->has_own_work;
 }
 /* Where step s computes d_k and d_v. */
 MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
@@ -6446,7 +7212,7 @@ MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
     if (!s && !memoi_ring_is_apart(ring)) return;
     d_kv[0] = ring->buffers.d_kv_step;
     if (!d_kv[0])
-        d_kv[0] = (float*)(void*)memoi_ring_contribution(ring, s ? s : ring->last_step + 1, 0);
+        d_kv[0] = (float*)(void*)memoi_ring_contribution(ring, s ? s : ring->last_step + 1);
     d_kv[1] = d_kv[0] + n * memoi_ring_row(shape, 0);
 }
 
@@ -6476,8 +7242,7 @@ MEMOI void memoi_ring_fill_bytes(memoi_ring* ring, memoi_target_op* op, int pool
 /* The rows of step s in their room; behind the last step: of the own contribution. */
 MEMOI void memoi_ring_fill_room(memoi_ring* ring, memoi_target_op* op, int pool, int32_t s) {
     const int32_t of = s <= ring->last_step ? s : 0;
-    const int64_t n = pool == MEMOI_POOL_KEYS ? memoi_ring_rows(ring, MEMOI_RING_K, s, 1)
-                                              : memoi_ring_key_rows(ring, of);
+    const int64_t n = memoi_ring_key_rows(ring, of);
     const int64_t row_bytes = memoi_ring_pool_row_bytes(ring, pool);
     memoi_ring_fill_bytes(ring, op, pool,
                           memoi_exchange_room_of(ring->plan, pool, s)->row * row_bytes,
@@ -6778,39 +7543,36 @@ MEMOI char* memoi_ring_send_pieces(const memoi_ring* ring, int stream, memo_comm
     return rows;
 }
 
-/* One tensor of step s, one way: k or v to its readers; or the contribution to d_k and d_v back to
- * the owner. */
-MEMOI void memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_t is_receive) {
+/* k or v of all sequences to a reader, or those of step s from their owner. */
+MEMOI void memoi_ring_send_keys(const memoi_ring* ring, int is_v, int is_receive, int32_t rank,
+                                int32_t s) {
     const memoi_shape* shape = ring->shape;
-    const int is_kv = tensor < MEMOI_RING_D_KV, is_own = is_kv != is_receive; /* rows of its keys */
-    const int32_t rd = shape->sharding.ring, distance = ring->plan->distances[s];
-    const int32_t peer =
-        ring->first_peer + (shape->ring_rank + (is_own ? distance : rd - distance)) % rd;
-    const int64_t row = memoi_ring_row(shape, tensor);
-    const int64_t all_bytes = shape->key_sharding.ring_tokens * memoi_ring_row_bytes(shape, tensor);
-    char* rows;
-    if (!is_kv) {
-        memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive,
-                             memoi_ring_contribution(ring, s, is_receive),
-                             memoi_ring_rows(ring, tensor, s, is_receive) * row,
-                             memoi_ring_type(shape, tensor), peer);
-        return;
-    }
-    rows = memoi_ring_keys(ring, tensor, is_own ? 0 : s);
+    const int64_t all_bytes = shape->key_sharding.ring_tokens * memoi_ring_row_bytes(shape, is_v);
+    char* rows = memoi_ring_keys(ring, is_v, s);
     for (int32_t b = 0; b < shape->n_batch; b++) {
         rows = memoi_ring_send_pieces(
-            ring, MEMOI_TARGET_RING, ring->comm, tensor,
-            memoi_exchange_pieces_of(ring->plan, !is_own, distance, shape->n_parts > 1 ? b : 0),
-            is_receive, rows, peer);
-        if (is_own) rows += all_bytes;
+            ring, MEMOI_TARGET_RING, ring->comm, is_v,
+            memoi_exchange_pieces_of(ring->plan, is_receive, rank, shape->n_parts > 1 ? b : 0),
+            is_receive, rows, ring->first_peer + rank);
+        if (!is_receive) rows += all_bytes;
     }
+}
+
+/* A contribution to d_k and d_v, of rows that a rank reads. */
+MEMOI void memoi_ring_send_gradients(const memoi_ring* ring, int is_receive, int32_t rank,
+                                     char* rows) {
+    const int64_t n = *memoi_exchange_rows_of(ring->plan, !is_receive, rank);
+    memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive, rows,
+                         n * memoi_ring_row(ring->shape, MEMOI_RING_D_KV),
+                         ring->shape->carried_type, ring->first_peer + rank);
 }
 
 /* The step before which an exchange may not begin: whose contribution it sends, or whose room it
  * fills.  0: the start. */
 MEMOI int32_t memoi_ring_gate(const memoi_ring* ring, const memoi_exchange_turn* turn) {
-    if (turn->given && memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 0)) return turn->given;
-    return turn->k ? memoi_exchange_room_of(ring->plan, MEMOI_POOL_KEYS, turn->k)->after : 0;
+    const int32_t after =
+        turn->k ? memoi_exchange_room_of(ring->plan, MEMOI_POOL_KEYS, turn->k)->after : 0;
+    return (int32_t)memob_max(turn->given, after);
 }
 
 /* Adds packed rows, contributions of readers, to the rows of pieces, in all sequences; each has the
@@ -6849,58 +7611,68 @@ MEMOI void memoi_ring_add(memoi_ring* ring, int stream, char* packed, int64_t n_
     if (n) memoi_target_kernel(ring->target, stream, MEMO_ROW_ADD_PACKED, &pack);
 }
 
-/* The next exchange, one group of messages, if this rank takes part. */
-MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn) {
+/* What an exchange reads and writes. */
+MEMOI void memoi_ring_touch_turn(memoi_ring* ring, const memoi_exchange_turn* turn,
+                                 memoi_target_op* op, memoi_ring_access* x) {
     const memoi_shape* shape = ring->shape;
-    const int first = turn->k ? MEMOI_RING_K : MEMOI_RING_D_KV;
-    const int end = turn->given ? MEMOI_RING_N_TENSORS : MEMOI_RING_D_KV;
-    const int32_t number = ring->first_number + ring->n_turns++;
-    memoi_target* target = ring->target;
-    memo_range reads[MEMOI_RING_N_TENSORS], writes[MEMOI_RING_N_TENSORS];
-    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_RING);
-    int64_t n_out = 0, n_reads = 0, n_writes = 0;
-    if (turn->k) ring->last_brought = turn->k;
-    for (int i = first; i < end; i++) {
-        const int is_kv = i < MEMOI_RING_D_KV;
-        const int32_t of = is_kv ? turn->k : turn->given;
-        const int64_t row_bytes = memoi_ring_row_bytes(shape, i);
-        const int64_t out = memoi_ring_rows(ring, i, of, 0) * row_bytes;
-        const int64_t in = memoi_ring_rows(ring, i, of, 1) * row_bytes;
+    const int64_t given_bytes = memoi_ring_row_bytes(shape, MEMOI_RING_D_KV);
+    for (int is_v = 0; is_v < 2; is_v++) {
+        const int64_t row_bytes = memoi_ring_row_bytes(shape, is_v);
         const int64_t whole = shape->n_batch * shape->key_sharding.ring_tokens * row_bytes;
-        n_out += out;
-        if (is_kv && out) { /* all keys are announced, whichever rows travel */
-            reads[n_reads++] = memob_range_at(memoi_ring_keys(ring, i, 0), whole);
-            if (i == MEMOI_RING_K) memoi_target_touch(target, &op, ring->keys_cell, 0);
+        if (turn->reader >= 0) { /* all keys are announced, whichever rows travel */
+            x->reads[x->n_reads++] = memob_range_at(memoi_ring_keys(ring, is_v, 0), whole);
+            x->n_out += memoi_ring_read_rows(ring, turn->reader) * row_bytes;
         }
-        if (is_kv && in) {
-            writes[n_writes++] = memob_range_at(memoi_ring_keys(ring, i, of), in);
-            if (i == MEMOI_RING_K) memoi_ring_fill_room(ring, &op, MEMOI_POOL_KEYS, of);
-        }
-        if (!is_kv && out) {
-            reads[n_reads++] = memob_range_at(memoi_ring_contribution(ring, of, 0), out);
-            memoi_ring_read_room(ring, &op, MEMOI_POOL_GRADIENTS, of);
-        }
-        if (!is_kv && in) {
-            writes[n_writes++] = memob_range_at(memoi_ring_contribution(ring, of, 1), in);
-            memoi_ring_fill_bytes(ring, &op, MEMOI_POOL_GRADIENTS,
-                                  ring->plan->taken_row * row_bytes, in);
-            memoi_target_touch(target, &op, ring->sums_cell, 1);
-        }
+        if (turn->k)
+            x->writes[x->n_writes++] =
+                memob_range_at(memoi_ring_keys(ring, is_v, turn->k),
+                               memoi_ring_key_rows(ring, turn->k) * row_bytes);
     }
-    if (!n_reads && !n_writes) return;
+    if (turn->reader >= 0) memoi_target_touch(ring->target, op, ring->keys_cell, 0);
+    if (turn->k) memoi_ring_fill_room(ring, op, MEMOI_POOL_KEYS, turn->k);
+    if (turn->given) {
+        const int64_t n_bytes = memoi_ring_key_rows(ring, turn->given) * given_bytes;
+        x->reads[x->n_reads++] =
+            memob_range_at(memoi_ring_contribution(ring, turn->given), n_bytes);
+        x->n_out += n_bytes;
+        memoi_ring_read_room(ring, op, MEMOI_POOL_GRADIENTS, turn->given);
+    }
+    if (turn->giver >= 0) {
+        const int64_t n_bytes = memoi_ring_read_rows(ring, turn->giver) * given_bytes;
+        x->writes[x->n_writes++] = memob_range_at(memoi_ring_taken(ring), n_bytes);
+        memoi_ring_fill_bytes(ring, op, MEMOI_POOL_GRADIENTS, ring->plan->taken_row * given_bytes,
+                              n_bytes);
+        memoi_target_touch(ring->target, op, ring->sums_cell, 1);
+    }
+}
 
+/* The next exchange, one group of messages. */
+MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn) {
+    memoi_target* target = ring->target;
+    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_RING);
+    memoi_ring_access x = MEMO_ZERO(memoi_ring_access);
+    const int32_t* owners = ring->plan->owners;
+    ring->n_turns++;
+    if (turn->k) ring->last_brought = turn->k;
+    memoi_ring_touch_turn(ring, turn, &op, &x);
     memoi_target_begin(target, &op);
-    memoi_target_group_begin(target, MEMOI_TARGET_RING, ring->comm, "ring exchange", number, reads,
-                             n_reads, writes, n_writes, n_out);
-    for (int i = 2 * first; i < 2 * end; i++)
-        memoi_ring_send(ring, i / 2, i / 2 < MEMOI_RING_D_KV ? turn->k : turn->given, i % 2);
+    memoi_target_group_begin(target, MEMOI_TARGET_RING, ring->comm, "ring exchange",
+                             ring->plan->first_number + turn->number, x.reads, x.n_reads, x.writes,
+                             x.n_writes, x.n_out);
+    for (int is_v = 0; is_v < 2; is_v++) {
+        if (turn->reader >= 0) memoi_ring_send_keys(ring, is_v, 0, turn->reader, 0);
+        if (turn->k) memoi_ring_send_keys(ring, is_v, 1, owners[turn->k], turn->k);
+    }
+    if (turn->given)
+        memoi_ring_send_gradients(ring, 0, owners[turn->given],
+                                  memoi_ring_contribution(ring, turn->given));
+    if (turn->giver >= 0) memoi_ring_send_gradients(ring, 1, turn->giver, memoi_ring_taken(ring));
     memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
-    if (turn->given && memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 1))
-        memoi_ring_add(
-            ring, MEMOI_TARGET_RING, memoi_ring_contribution(ring, turn->given, 1),
-            memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 1),
-            memoi_exchange_pieces_of(ring->plan, 0, ring->plan->distances[turn->given], 0),
-            shape->n_parts > 1, ring->d_kv_final);
+    if (turn->giver >= 0)
+        memoi_ring_add(ring, MEMOI_TARGET_RING, memoi_ring_taken(ring),
+                       memoi_ring_read_rows(ring, turn->giver),
+                       memoi_exchange_pieces_of(ring->plan, 0, turn->giver, 0),
+                       ring->shape->n_parts > 1, ring->d_kv_final);
     memoi_target_end(target, &op);
 }
 
@@ -6951,7 +7723,7 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
         op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
         memoi_ring_fill_room(ring, &op, MEMOI_POOL_GRADIENTS, s);
         memoi_target_begin(target, &op);
-        memoi_target_cast(target, MEMOI_TARGET_COMPUTE, memoi_ring_contribution(ring, s, 0),
+        memoi_target_cast(target, MEMOI_TARGET_COMPUTE, memoi_ring_contribution(ring, s),
                           shape->carried_type, ring->buffers.d_kv_step,
                           memoi_ring_key_rows(ring, s) * memoi_ring_row(shape, MEMOI_RING_D_KV));
         memoi_target_end(target, &op);
@@ -6963,7 +7735,7 @@ MEMOI void memoi_ring_exchange_behind(memoi_ring* ring, int32_t s) {
     const memo_exchange* plan = ring->plan;
     while (ring->n_turns < plan->n_turns[ring->is_backward]) {
         const memoi_exchange_turn* turn = &plan->turns[ring->is_backward][ring->n_turns];
-        if (memob_max(turn->given, memoi_ring_gate(ring, turn)) > s) break;
+        if (memoi_ring_gate(ring, turn) > s) break;
         memoi_ring_exchange(ring, turn);
     }
 }
@@ -6977,7 +7749,7 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
     float* d_kv[2];
     memoi_ring_begin(ring);
     if (!ring->shape->heads.n_q) return;
-    if (n > 1) memoi_ring_exchange_behind(ring, 0);
+    memoi_ring_exchange_behind(ring, 0);
     for (int32_t i = 0; i < n; i++) {
         const int32_t s = (i + is_backward) % n;
         memoi_ring_step(ring, s);
@@ -7133,7 +7905,6 @@ MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
     memoi_ring* ring = n->ring;
     ring->plan = &n->plan->of_nodes[d];
     ring->last_step = ring->plan->last_step;
-    ring->first_number = 2 * d * ring->shape->sharding.ring;
     ring->keys_cell = d ? MEMOI_CELL_HELD_KEYS + d % 2 : n->own_keys_cell;
     ring->sums_cell = d ? MEMOI_CELL_HELD_SUMS + d % 2 : MEMOI_CELL_OWN_SUMS;
     for (int t = 0; t < 2; t++) {
@@ -8005,10 +8776,8 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     /* Who sees what. */
     status = memoi_hybrid_plan_masks(plan, desc->masks, error);
     if (status) return status;
-    plan->n_lookers = shape->sharding.ring;
     memoi_exchange_look(plan);
-    if (!plan->arrays.failed)
-        (shape->n_nodes > 1 ? memoi_exchange_make_nodes : memoi_exchange_make)(plan);
+    if (!plan->arrays.failed) memoi_exchange_make_all(plan);
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
     memoi_agreed_shape(&plan->agreed, shape);
     memoi_agreed_masks(&plan->agreed, plan);

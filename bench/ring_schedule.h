@@ -8,7 +8,6 @@
 #include "tests/support/made_mask.h"
 
 #define RING_SCHEDULE_RANKS 128
-#define RING_SCHEDULE_KEYS  (6 * RING_SCHEDULE_RANKS)
 
 /* Durations.  A rate of 0 bytes per second means no time except the latency.  Ring and Ulysses have
  * links of their own, such as NIC and NVLink.  If they share one and run at the same time
@@ -23,11 +22,10 @@ typedef struct ring_costs {
 /* A number for an exchange that peers have, too: it ascends in the order in which ranks enqueue; 0:
  * no exchange.  n: ring ranks of a node.  Rows of ring d come behind ring d - 2. */
 static int32_t ring_schedule_key(const char* name, int32_t number, int32_t n) {
-    const int32_t each = 2 * n + 3, d = number / (2 * n);
-    if (!strncmp(name, "ring ", 5)) return (d + 1) * each + 1 + number % (2 * n);
-    if (!strncmp(name, "node gradients", 14)) return (number + 1) * each + 2 * n + 1;
-    if (!strncmp(name, "node keys", 9))
-        return number < 3 ? number : (number - 1) * each + 2 * n + 2;
+    const int32_t most = 2 * n * n, each = most + 3, d = number / most; /* exchanges of a ring */
+    if (!strncmp(name, "ring ", 5)) return (d + 1) * each + 1 + number % most;
+    if (!strncmp(name, "node gradients", 14)) return (number + 1) * each + most + 1;
+    if (!strncmp(name, "node keys", 9)) return number < 3 ? number : (number - 1) * each + most + 2;
     return 0;
 }
 static int32_t ring_schedule_joins(const memo_schedule* part, const memo_op* op, int32_t n) {
@@ -37,6 +35,11 @@ static int32_t ring_schedule_joins(const memo_schedule* part, const memo_op* op,
     return ring_schedule_key(name, atoi(number), n);
 }
 
+/* A rank that a rank sends to in an exchange, or receives from. */
+typedef struct ring_peer {
+    int32_t key, peer, is_receive;
+} ring_peer;
+
 /* A rank's attention and links on paper. */
 typedef struct ring_paper {
     memo_recorder* recorder;
@@ -44,9 +47,23 @@ typedef struct ring_paper {
     memo_message_call waiting[1024]; /* of a group */
     int32_t n_ranks;                 /* ring ranks of a node */
     int32_t place;                   /* of this rank in its node */
-    /* By keys: whom this rank sends to, whom it receives from. */
-    unsigned char peers[2][RING_SCHEDULE_KEYS][RING_SCHEDULE_RANKS];
+    ring_peer* peers;                /* in the order of enqueuing */
+    int64_t n_peers, max_peers;
 } ring_paper;
+
+static memo_status ring_paper_add_peer(ring_paper* paper, ring_peer peer, memo_error* error) {
+    for (int64_t i = paper->n_peers; i-- > 0 && paper->peers[i].key == peer.key;)
+        if (!memcmp(&paper->peers[i], &peer, sizeof peer)) return MEMO_STATUS_OK;
+    if (paper->n_peers == paper->max_peers) {
+        const int64_t n = 2 * paper->max_peers + 64;
+        ring_peer* more = (ring_peer*)realloc(paper->peers, (size_t)n * sizeof *more);
+        if (!more) return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY, "no memory");
+        paper->peers = more;
+        paper->max_peers = n;
+    }
+    paper->peers[paper->n_peers++] = peer;
+    return MEMO_STATUS_OK;
+}
 
 /* An attention takes as long as its pairs, which the recorded operation does not have. */
 static memo_status ring_paper_attend(const ring_paper* paper, const memo_attention_block* block,
@@ -81,14 +98,15 @@ static memo_status ring_paper_messages(memo_comm* comm, memo_stream stream,
         paper->n_ranks && comm->label.text
             ? ring_schedule_key(comm->label.text, (int32_t)comm->label.number, paper->n_ranks)
             : 0;
-    (void)stream, (void)error;
-    for (int32_t i = 0; i < n && key; i++) {
-        const int32_t peer =
+    memo_status status = MEMO_STATUS_OK;
+    (void)stream;
+    for (int32_t i = 0; i < n && key && !status; i++) {
+        const int32_t rank =
             is_of_nodes ? calls[i].peer * paper->n_ranks + paper->place : calls[i].peer;
-        if (key < RING_SCHEDULE_KEYS && peer < RING_SCHEDULE_RANKS)
-            paper->peers[!calls[i].is_send][key][peer] = 1;
+        const ring_peer peer = {key, rank, !calls[i].is_send};
+        status = ring_paper_add_peer(paper, peer, error);
     }
-    return MEMO_STATUS_OK;
+    return status;
 }
 static memo_status ring_paper_collective(memo_comm* comm, memo_stream stream,
                                          const memo_collective_call* call, memo_error* error) {
@@ -186,6 +204,7 @@ static memo_status ring_schedule_of_rank(const memo_sp_attention_desc* rank_desc
     memo_recorder_pause(recorder); /* the end of the engine is not part of the schedule */
     memo_exchange_destroy(exchange);
     memo_sp_attention_destroy(attention);
+    free(((ring_paper*)ulysses.context)->peers);
     free(ulysses.context);
     if (!status) status = memo_recorder_get_schedule(recorder, schedule, error);
     if (!status && costs) ring_paper_set_links(costs, paper->n_ranks, *schedule);
@@ -237,12 +256,13 @@ static memo_status ring_schedule(const memo_sp_attention_desc* desc, const memo_
     memo_schedule* parts[RING_SCHEDULE_RANKS]; /* the recorders' */
     int32_t streams[RING_SCHEDULE_RANKS][8], first_event[RING_SCHEDULE_RANKS];
     int32_t events[2][RING_SCHEDULE_RANKS]; /* an exchange has begun; what it sends has left */
-    int64_t at[RING_SCHEDULE_RANKS];
+    int64_t at[RING_SCHEDULE_RANKS], at_peer[RING_SCHEDULE_RANKS];
     memo_status status =
         papers && n <= RING_SCHEDULE_RANKS
             ? MEMO_STATUS_OK
             : memo_error_set(error, MEMO_STATUS_INVALID_ARGUMENT, "%d ranks", (int)n);
     memset(at, 0, sizeof at);
+    memset(at_peer, 0, sizeof at_peer);
     for (int32_t r = 0; r < n && !status; r++)
         status =
             ring_schedule_of_rank(desc, r, masks, is_backward, costs, &papers[r], &parts[r], error);
@@ -273,12 +293,15 @@ static memo_status ring_schedule(const memo_sp_attention_desc* desc, const memo_
                 if (at[r] == parts[r]->n_ops ||
                     ring_schedule_joins(parts[r], op, papers[r].n_ranks) != next)
                     continue;
-                for (int32_t peer = 0; peer < n && !status && phase; peer++)
-                    if (papers[r].peers[1][next][peer] ||
-                        (phase == 1 && papers[r].peers[0][next][peer]))
-                        status =
-                            memo_schedule_add_order(schedule, MEMO_OP_WAIT, events[phase - 1][peer],
-                                                    streams[r][op->stream], error);
+                for (int64_t k = at_peer[r];
+                     k < papers[r].n_peers && papers[r].peers[k].key == next && !status && phase;
+                     k++) {
+                    const ring_peer* peer = &papers[r].peers[k];
+                    if (phase == 1 || peer->is_receive)
+                        status = memo_schedule_add_order(schedule, MEMO_OP_WAIT,
+                                                         events[phase - 1][peer->peer],
+                                                         streams[r][op->stream], error);
+                }
                 if (phase == 1 && !status)
                     status = ring_schedule_add(schedule, parts[r], op, streams[r], first_event[r],
                                                error);
@@ -286,9 +309,15 @@ static memo_status ring_schedule(const memo_sp_attention_desc* desc, const memo_
                     status = memo_schedule_add_order(schedule, MEMO_OP_RECORD, events[phase][r],
                                                      streams[r][op->stream], error);
                 at[r] += phase == 2;
+                while (phase == 2 && at_peer[r] < papers[r].n_peers &&
+                       papers[r].peers[at_peer[r]].key == next)
+                    at_peer[r]++;
             }
     }
-    for (int32_t r = 0; r < n && papers; r++) memo_recorder_destroy(papers[r].recorder);
+    for (int32_t r = 0; r < n && papers; r++) {
+        memo_recorder_destroy(papers[r].recorder);
+        free(papers[r].peers);
+    }
     free(papers);
     return status;
 }

@@ -136,7 +136,9 @@ extern "C" {
  *     >>launches            segments as calls of fused kernels
  *     >>attention shape     tokens, heads and masks of a rank
  *     >>ulysses exchange    rows to heads and back
- *     >>exchange plans      steps and rows that travel, from runs and masks
+ *     >>pairs of ranks      who reads which rows of whom, from runs and masks
+ *     >>messages            the list of all ranks' messages, in rounds
+ *     >>exchange plans      steps and rows that travel of a rank
  *     >>ring attention      steps, exchanges and merges of the ring
  *     >>ring over nodes     rows that cross between nodes once
  *     >>attention desc      checks of a desc, and the shape that follows
@@ -161,6 +163,8 @@ extern "C" {
 #include "sp/attention/launches.h"
 #include "sp/attention/shape.h"
 #include "sp/attention/ulysses.h"
+#include "sp/attention/pairs.h"
+#include "sp/attention/messages.h"
 #include "sp/attention/exchange.h"
 #include "sp/attention/ring.h"
 #include "sp/attention/nodes.h"

@@ -258,10 +258,8 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     /* Who sees what. */
     status = memoi_hybrid_plan_masks(plan, desc->masks, error);
     if (status) return status;
-    plan->n_lookers = shape->sharding.ring;
     memoi_exchange_look(plan);
-    if (!plan->arrays.failed)
-        (shape->n_nodes > 1 ? memoi_exchange_make_nodes : memoi_exchange_make)(plan);
+    if (!plan->arrays.failed) memoi_exchange_make_all(plan);
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
     memoi_agreed_shape(&plan->agreed, shape);
     memoi_agreed_masks(&plan->agreed, plan);

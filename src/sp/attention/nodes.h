@@ -136,7 +136,6 @@ MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
     memoi_ring* ring = n->ring;
     ring->plan = &n->plan->of_nodes[d];
     ring->last_step = ring->plan->last_step;
-    ring->first_number = 2 * d * ring->shape->sharding.ring;
     ring->keys_cell = d ? MEMOI_CELL_HELD_KEYS + d % 2 : n->own_keys_cell;
     ring->sums_cell = d ? MEMOI_CELL_HELD_SUMS + d % 2 : MEMOI_CELL_OWN_SUMS;
     for (int t = 0; t < 2; t++) {

@@ -41,6 +41,12 @@ typedef struct memoi_ring_rooms {
     memoi_pool pools[MEMOI_N_POOLS]; /* in bytes; of keys: of k */
 } memoi_ring_rooms;
 
+/* What an exchange reads and writes; the bytes that it sends. */
+typedef struct memoi_ring_access {
+    memo_range reads[3], writes[3];
+    int64_t n_reads, n_writes, n_out;
+} memoi_ring_access;
+
 /* One forward or backward on one rank. */
 typedef struct memoi_ring {
     const memoi_shape* shape;
@@ -48,8 +54,7 @@ typedef struct memoi_ring {
     memo_comm* comm;
     const memo_attention* attention;
     const memo_exchange* plan;
-    int32_t first_peer;   /* of the ranks of its node in comm */
-    int32_t first_number; /* of its exchanges, which count through the rings over nodes */
+    int32_t first_peer; /* of the ranks of its node in comm */
     int32_t is_backward;
 
     char *q, *kv[2]; /* only read */
@@ -92,10 +97,15 @@ MEMOI MEMOB_NOINLINE int64_t memoi_ring_kv_elements(const memoi_shape* shape, in
 MEMOI int64_t memoi_ring_row_bytes(const memoi_shape* shape, int tensor) {
     return memoi_ring_row(shape, tensor) * memo_type_bytes(memoi_ring_type(shape, tensor));
 }
-/* Rows of a tensor of step s that this rank sends or gets: keys to read, or gradients of the keys
- * that were read. */
-MEMOI int64_t memoi_ring_rows(const memoi_ring* ring, int tensor, int32_t s, int is_receive) {
-    return *memoi_exchange_rows_of(ring->plan, (tensor < MEMOI_RING_D_KV) == is_receive, s);
+/* Rows of keys that this rank sends to a reader; rows of gradients that come back. */
+MEMOI int64_t memoi_ring_read_rows(const memoi_ring* ring, int32_t reader) {
+    return *memoi_exchange_rows_of(ring->plan, 0, reader);
+}
+/* Rows of keys of step s. */
+MEMOI int64_t memoi_ring_key_rows(const memoi_ring* ring, int32_t s) {
+    const memoi_shape* shape = ring->shape;
+    return s ? *memoi_exchange_rows_of(ring->plan, 1, ring->plan->owners[s])
+             : shape->n_batch * shape->key_sharding.ring_tokens;
 }
 
 /* Where k or v of step s lies. */
@@ -104,22 +114,20 @@ MEMOI char* memoi_ring_keys(const memoi_ring* ring, int is_v, int32_t s) {
     return ring->buffers.kv[is_v] + memoi_exchange_room_of(ring->plan, MEMOI_POOL_KEYS, s)->row *
                                         memoi_ring_row_bytes(ring->shape, is_v);
 }
-/* Where the contribution of step s lies that leaves, or arrives. */
-MEMOI char* memoi_ring_contribution(const memoi_ring* ring, int32_t s, int is_receive) {
-    const memo_exchange* plan = ring->plan;
-    const int64_t row =
-        is_receive ? plan->taken_row : memoi_exchange_room_of(plan, MEMOI_POOL_GRADIENTS, s)->row;
-    return ring->buffers.gradients + row * memoi_ring_row_bytes(ring->shape, MEMOI_RING_D_KV);
+/* Where the contribution of step s lies that leaves. */
+MEMOI char* memoi_ring_contribution(const memoi_ring* ring, int32_t s) {
+    return ring->buffers.gradients +
+           memoi_exchange_room_of(ring->plan, MEMOI_POOL_GRADIENTS, s)->row *
+               memoi_ring_row_bytes(ring->shape, MEMOI_RING_D_KV);
+}
+/* Where those of others arrive. */
+MEMOI char* memoi_ring_taken(const memoi_ring* ring) {
+    return ring->buffers.gradients +
+           ring->plan->taken_row * memoi_ring_row_bytes(ring->shape, MEMOI_RING_D_KV);
 }
 /* Is the contribution to the own keys computed apart, because others are added meanwhile? */
 MEMOI int memoi_ring_is_apart(const memoi_ring* ring) {
-    return ring->last_step && ring->plan->has_others && ring->plan->has_own_work;
-}
-/* Rows of keys of step s. */
-MEMOI int64_t memoi_ring_key_rows(const memoi_ring* ring, int32_t s) {
-    const memoi_shape* shape = ring->shape;
-    return s ? memoi_ring_rows(ring, MEMOI_RING_D_KV, s, 0)
-             : shape->n_batch * shape->key_sharding.ring_tokens;
+    return ring->plan->has_others && ring->plan->has_own_work;
 }
 /* Where step s computes d_k and d_v. */
 MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
@@ -130,7 +138,7 @@ MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
     if (!s && !memoi_ring_is_apart(ring)) return;
     d_kv[0] = ring->buffers.d_kv_step;
     if (!d_kv[0])
-        d_kv[0] = (float*)(void*)memoi_ring_contribution(ring, s ? s : ring->last_step + 1, 0);
+        d_kv[0] = (float*)(void*)memoi_ring_contribution(ring, s ? s : ring->last_step + 1);
     d_kv[1] = d_kv[0] + n * memoi_ring_row(shape, 0);
 }
 
@@ -160,8 +168,7 @@ MEMOI void memoi_ring_fill_bytes(memoi_ring* ring, memoi_target_op* op, int pool
 /* The rows of step s in their room; behind the last step: of the own contribution. */
 MEMOI void memoi_ring_fill_room(memoi_ring* ring, memoi_target_op* op, int pool, int32_t s) {
     const int32_t of = s <= ring->last_step ? s : 0;
-    const int64_t n = pool == MEMOI_POOL_KEYS ? memoi_ring_rows(ring, MEMOI_RING_K, s, 1)
-                                              : memoi_ring_key_rows(ring, of);
+    const int64_t n = memoi_ring_key_rows(ring, of);
     const int64_t row_bytes = memoi_ring_pool_row_bytes(ring, pool);
     memoi_ring_fill_bytes(ring, op, pool,
                           memoi_exchange_room_of(ring->plan, pool, s)->row * row_bytes,
@@ -462,39 +469,36 @@ MEMOI char* memoi_ring_send_pieces(const memoi_ring* ring, int stream, memo_comm
     return rows;
 }
 
-/* One tensor of step s, one way: k or v to its readers; or the contribution to d_k and d_v back to
- * the owner. */
-MEMOI void memoi_ring_send(const memoi_ring* ring, int tensor, int32_t s, int32_t is_receive) {
+/* k or v of all sequences to a reader, or those of step s from their owner. */
+MEMOI void memoi_ring_send_keys(const memoi_ring* ring, int is_v, int is_receive, int32_t rank,
+                                int32_t s) {
     const memoi_shape* shape = ring->shape;
-    const int is_kv = tensor < MEMOI_RING_D_KV, is_own = is_kv != is_receive; /* rows of its keys */
-    const int32_t rd = shape->sharding.ring, distance = ring->plan->distances[s];
-    const int32_t peer =
-        ring->first_peer + (shape->ring_rank + (is_own ? distance : rd - distance)) % rd;
-    const int64_t row = memoi_ring_row(shape, tensor);
-    const int64_t all_bytes = shape->key_sharding.ring_tokens * memoi_ring_row_bytes(shape, tensor);
-    char* rows;
-    if (!is_kv) {
-        memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive,
-                             memoi_ring_contribution(ring, s, is_receive),
-                             memoi_ring_rows(ring, tensor, s, is_receive) * row,
-                             memoi_ring_type(shape, tensor), peer);
-        return;
-    }
-    rows = memoi_ring_keys(ring, tensor, is_own ? 0 : s);
+    const int64_t all_bytes = shape->key_sharding.ring_tokens * memoi_ring_row_bytes(shape, is_v);
+    char* rows = memoi_ring_keys(ring, is_v, s);
     for (int32_t b = 0; b < shape->n_batch; b++) {
         rows = memoi_ring_send_pieces(
-            ring, MEMOI_TARGET_RING, ring->comm, tensor,
-            memoi_exchange_pieces_of(ring->plan, !is_own, distance, shape->n_parts > 1 ? b : 0),
-            is_receive, rows, peer);
-        if (is_own) rows += all_bytes;
+            ring, MEMOI_TARGET_RING, ring->comm, is_v,
+            memoi_exchange_pieces_of(ring->plan, is_receive, rank, shape->n_parts > 1 ? b : 0),
+            is_receive, rows, ring->first_peer + rank);
+        if (!is_receive) rows += all_bytes;
     }
+}
+
+/* A contribution to d_k and d_v, of rows that a rank reads. */
+MEMOI void memoi_ring_send_gradients(const memoi_ring* ring, int is_receive, int32_t rank,
+                                     char* rows) {
+    const int64_t n = *memoi_exchange_rows_of(ring->plan, !is_receive, rank);
+    memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive, rows,
+                         n * memoi_ring_row(ring->shape, MEMOI_RING_D_KV),
+                         ring->shape->carried_type, ring->first_peer + rank);
 }
 
 /* The step before which an exchange may not begin: whose contribution it sends, or whose room it
  * fills.  0: the start. */
 MEMOI int32_t memoi_ring_gate(const memoi_ring* ring, const memoi_exchange_turn* turn) {
-    if (turn->given && memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 0)) return turn->given;
-    return turn->k ? memoi_exchange_room_of(ring->plan, MEMOI_POOL_KEYS, turn->k)->after : 0;
+    const int32_t after =
+        turn->k ? memoi_exchange_room_of(ring->plan, MEMOI_POOL_KEYS, turn->k)->after : 0;
+    return (int32_t)memob_max(turn->given, after);
 }
 
 /* Adds packed rows, contributions of readers, to the rows of pieces, in all sequences; each has the
@@ -533,58 +537,68 @@ MEMOI void memoi_ring_add(memoi_ring* ring, int stream, char* packed, int64_t n_
     if (n) memoi_target_kernel(ring->target, stream, MEMO_ROW_ADD_PACKED, &pack);
 }
 
-/* The next exchange, one group of messages, if this rank takes part. */
-MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn) {
+/* What an exchange reads and writes. */
+MEMOI void memoi_ring_touch_turn(memoi_ring* ring, const memoi_exchange_turn* turn,
+                                 memoi_target_op* op, memoi_ring_access* x) {
     const memoi_shape* shape = ring->shape;
-    const int first = turn->k ? MEMOI_RING_K : MEMOI_RING_D_KV;
-    const int end = turn->given ? MEMOI_RING_N_TENSORS : MEMOI_RING_D_KV;
-    const int32_t number = ring->first_number + ring->n_turns++;
-    memoi_target* target = ring->target;
-    memo_range reads[MEMOI_RING_N_TENSORS], writes[MEMOI_RING_N_TENSORS];
-    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_RING);
-    int64_t n_out = 0, n_reads = 0, n_writes = 0;
-    if (turn->k) ring->last_brought = turn->k;
-    for (int i = first; i < end; i++) {
-        const int is_kv = i < MEMOI_RING_D_KV;
-        const int32_t of = is_kv ? turn->k : turn->given;
-        const int64_t row_bytes = memoi_ring_row_bytes(shape, i);
-        const int64_t out = memoi_ring_rows(ring, i, of, 0) * row_bytes;
-        const int64_t in = memoi_ring_rows(ring, i, of, 1) * row_bytes;
+    const int64_t given_bytes = memoi_ring_row_bytes(shape, MEMOI_RING_D_KV);
+    for (int is_v = 0; is_v < 2; is_v++) {
+        const int64_t row_bytes = memoi_ring_row_bytes(shape, is_v);
         const int64_t whole = shape->n_batch * shape->key_sharding.ring_tokens * row_bytes;
-        n_out += out;
-        if (is_kv && out) { /* all keys are announced, whichever rows travel */
-            reads[n_reads++] = memob_range_at(memoi_ring_keys(ring, i, 0), whole);
-            if (i == MEMOI_RING_K) memoi_target_touch(target, &op, ring->keys_cell, 0);
+        if (turn->reader >= 0) { /* all keys are announced, whichever rows travel */
+            x->reads[x->n_reads++] = memob_range_at(memoi_ring_keys(ring, is_v, 0), whole);
+            x->n_out += memoi_ring_read_rows(ring, turn->reader) * row_bytes;
         }
-        if (is_kv && in) {
-            writes[n_writes++] = memob_range_at(memoi_ring_keys(ring, i, of), in);
-            if (i == MEMOI_RING_K) memoi_ring_fill_room(ring, &op, MEMOI_POOL_KEYS, of);
-        }
-        if (!is_kv && out) {
-            reads[n_reads++] = memob_range_at(memoi_ring_contribution(ring, of, 0), out);
-            memoi_ring_read_room(ring, &op, MEMOI_POOL_GRADIENTS, of);
-        }
-        if (!is_kv && in) {
-            writes[n_writes++] = memob_range_at(memoi_ring_contribution(ring, of, 1), in);
-            memoi_ring_fill_bytes(ring, &op, MEMOI_POOL_GRADIENTS,
-                                  ring->plan->taken_row * row_bytes, in);
-            memoi_target_touch(target, &op, ring->sums_cell, 1);
-        }
+        if (turn->k)
+            x->writes[x->n_writes++] =
+                memob_range_at(memoi_ring_keys(ring, is_v, turn->k),
+                               memoi_ring_key_rows(ring, turn->k) * row_bytes);
     }
-    if (!n_reads && !n_writes) return;
+    if (turn->reader >= 0) memoi_target_touch(ring->target, op, ring->keys_cell, 0);
+    if (turn->k) memoi_ring_fill_room(ring, op, MEMOI_POOL_KEYS, turn->k);
+    if (turn->given) {
+        const int64_t n_bytes = memoi_ring_key_rows(ring, turn->given) * given_bytes;
+        x->reads[x->n_reads++] =
+            memob_range_at(memoi_ring_contribution(ring, turn->given), n_bytes);
+        x->n_out += n_bytes;
+        memoi_ring_read_room(ring, op, MEMOI_POOL_GRADIENTS, turn->given);
+    }
+    if (turn->giver >= 0) {
+        const int64_t n_bytes = memoi_ring_read_rows(ring, turn->giver) * given_bytes;
+        x->writes[x->n_writes++] = memob_range_at(memoi_ring_taken(ring), n_bytes);
+        memoi_ring_fill_bytes(ring, op, MEMOI_POOL_GRADIENTS, ring->plan->taken_row * given_bytes,
+                              n_bytes);
+        memoi_target_touch(ring->target, op, ring->sums_cell, 1);
+    }
+}
 
+/* The next exchange, one group of messages. */
+MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn) {
+    memoi_target* target = ring->target;
+    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_RING);
+    memoi_ring_access x = MEMO_ZERO(memoi_ring_access);
+    const int32_t* owners = ring->plan->owners;
+    ring->n_turns++;
+    if (turn->k) ring->last_brought = turn->k;
+    memoi_ring_touch_turn(ring, turn, &op, &x);
     memoi_target_begin(target, &op);
-    memoi_target_group_begin(target, MEMOI_TARGET_RING, ring->comm, "ring exchange", number, reads,
-                             n_reads, writes, n_writes, n_out);
-    for (int i = 2 * first; i < 2 * end; i++)
-        memoi_ring_send(ring, i / 2, i / 2 < MEMOI_RING_D_KV ? turn->k : turn->given, i % 2);
+    memoi_target_group_begin(target, MEMOI_TARGET_RING, ring->comm, "ring exchange",
+                             ring->plan->first_number + turn->number, x.reads, x.n_reads, x.writes,
+                             x.n_writes, x.n_out);
+    for (int is_v = 0; is_v < 2; is_v++) {
+        if (turn->reader >= 0) memoi_ring_send_keys(ring, is_v, 0, turn->reader, 0);
+        if (turn->k) memoi_ring_send_keys(ring, is_v, 1, owners[turn->k], turn->k);
+    }
+    if (turn->given)
+        memoi_ring_send_gradients(ring, 0, owners[turn->given],
+                                  memoi_ring_contribution(ring, turn->given));
+    if (turn->giver >= 0) memoi_ring_send_gradients(ring, 1, turn->giver, memoi_ring_taken(ring));
     memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
-    if (turn->given && memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 1))
-        memoi_ring_add(
-            ring, MEMOI_TARGET_RING, memoi_ring_contribution(ring, turn->given, 1),
-            memoi_ring_rows(ring, MEMOI_RING_D_KV, turn->given, 1),
-            memoi_exchange_pieces_of(ring->plan, 0, ring->plan->distances[turn->given], 0),
-            shape->n_parts > 1, ring->d_kv_final);
+    if (turn->giver >= 0)
+        memoi_ring_add(ring, MEMOI_TARGET_RING, memoi_ring_taken(ring),
+                       memoi_ring_read_rows(ring, turn->giver),
+                       memoi_exchange_pieces_of(ring->plan, 0, turn->giver, 0),
+                       ring->shape->n_parts > 1, ring->d_kv_final);
     memoi_target_end(target, &op);
 }
 
@@ -635,7 +649,7 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
         op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
         memoi_ring_fill_room(ring, &op, MEMOI_POOL_GRADIENTS, s);
         memoi_target_begin(target, &op);
-        memoi_target_cast(target, MEMOI_TARGET_COMPUTE, memoi_ring_contribution(ring, s, 0),
+        memoi_target_cast(target, MEMOI_TARGET_COMPUTE, memoi_ring_contribution(ring, s),
                           shape->carried_type, ring->buffers.d_kv_step,
                           memoi_ring_key_rows(ring, s) * memoi_ring_row(shape, MEMOI_RING_D_KV));
         memoi_target_end(target, &op);
@@ -647,7 +661,7 @@ MEMOI void memoi_ring_exchange_behind(memoi_ring* ring, int32_t s) {
     const memo_exchange* plan = ring->plan;
     while (ring->n_turns < plan->n_turns[ring->is_backward]) {
         const memoi_exchange_turn* turn = &plan->turns[ring->is_backward][ring->n_turns];
-        if (memob_max(turn->given, memoi_ring_gate(ring, turn)) > s) break;
+        if (memoi_ring_gate(ring, turn) > s) break;
         memoi_ring_exchange(ring, turn);
     }
 }
@@ -661,7 +675,7 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
     float* d_kv[2];
     memoi_ring_begin(ring);
     if (!ring->shape->heads.n_q) return;
-    if (n > 1) memoi_ring_exchange_behind(ring, 0);
+    memoi_ring_exchange_behind(ring, 0);
     for (int32_t i = 0; i < n; i++) {
         const int32_t s = (i + is_backward) % n;
         memoi_ring_step(ring, s);
