@@ -5935,6 +5935,10 @@ typedef struct memoi_messages_event {
     int32_t turn, message, is_given;
 } memoi_messages_event;
 
+/* Of own keys a backward computes this part first, while the first keys arrive, and the rest last,
+ * while contributions leave. */
+enum { MEMOI_OWN_FIRST_PART = 3 };
+
 typedef struct memoi_messages {
     const memoi_shape* shape;
     int32_t n_ranks;
@@ -6110,6 +6114,12 @@ MEMOI int64_t memoi_messages_most(const memoi_messages* m, int32_t owner) {
     return most;
 }
 
+/* The time of own keys that is spent before those of others. */
+MEMOI int64_t memoi_messages_own_first(const memoi_messages* m, int32_t r, int is_backward) {
+    const int64_t work = m->work_of[(int64_t)r * m->n_ranks + r];
+    return is_backward ? work * 5 / 2 / MEMOI_OWN_FIRST_PART : work;
+}
+
 /* Finds the rooms of all ranks, for the order that their steps have. */
 MEMOI void memoi_messages_find_rooms(memoi_messages* m, memob_arrays* scratch) {
     const int64_t n = m->n_ranks;
@@ -6274,7 +6284,8 @@ MEMOI void memoi_messages_look(memoi_messages_play* p, int32_t r) {
     if (p->is_backward && rank->n_given < rank->n_computed) {
         const memoi_ring_message* given = &p->m->list[first + rank->n_given];
         rank->start = memob_max(memob_max(p->ends[first + rank->n_given], rank->sends),
-                                p->ranks[given->owner].receives);
+                                memob_max(p->ranks[given->owner].receives,
+                                          memoi_messages_own_first(p->m, given->owner, 1)));
         rank->is_given = 1;
     }
     for (int32_t i = rank->n_brought; i < end; i++) {
@@ -6399,7 +6410,7 @@ MEMOI void memoi_messages_play_pass(memoi_messages* m, int is_backward, memob_ar
     p.pool_rows = memoi_pool_rows(m->shape, MEMOI_POOL_KEYS);
     if (scratch->failed) return;
     for (int32_t r = 0; r < n; r++) {
-        if (!is_backward) p.ranks[r].computes = m->work_of[(int64_t)r * n + r];
+        p.ranks[r].computes = memoi_messages_own_first(m, r, is_backward);
         memoi_messages_look(&p, r);
         if (memoi_messages_steps(m, r)) p.heap[p.n_heap++] = r;
     }
@@ -6501,7 +6512,8 @@ MEMOI void memoi_messages_exchange(memoi_messages_pass* p, const memoi_messages_
         const int64_t gate =
             memoi_messages_compute(p, x->reader, is_given ? x->step : x->after[MEMOI_POOL_KEYS]);
         memoi_messages_clock* reader = memoi_messages_take_part(p, x->reader, events->turn, gate);
-        memoi_messages_clock* owner = memoi_messages_take_part(p, x->owner, events->turn, 0);
+        memoi_messages_clock* owner = memoi_messages_take_part(
+            p, x->owner, events->turn, is_given ? memoi_messages_own_first(m, x->owner, 1) : 0);
         (is_given ? reader : owner)->out += x->n_rows * (is_given ? m->given_time : m->row_time);
     }
     for (int32_t k = 0; k < p->n_in_turn; k++)
@@ -6559,15 +6571,17 @@ MEMOI int64_t memoi_messages_time(const memoi_messages* m, int is_backward, memo
     p.left = MEMOB_ARRAY(scratch, int64_t, n_messages);
     p.in_turn = MEMOB_ARRAY(scratch, int32_t, n);
     if (scratch->failed) return 0;
-    for (int32_t r = 0; r < n && !is_backward; r++)
-        p.clocks[r].computed = m->work_of[(int64_t)r * n + r];
+    for (int32_t r = 0; r < n; r++)
+        p.clocks[r].computed = memoi_messages_own_first(m, r, is_backward);
     for (int32_t i = 0, next; i < n_events; i = next) {
         for (next = i; next < n_events && events[next].turn == events[i].turn;) next++;
         memoi_messages_exchange(&p, events + i, next - i);
     }
     for (int32_t r = 0; r < n; r++) {
         (void)memoi_messages_compute(&p, r, memoi_messages_steps(m, r));
-        if (is_backward) p.clocks[r].computed += m->work_of[(int64_t)r * n + r] * 5 / 2;
+        if (is_backward)
+            p.clocks[r].computed +=
+                m->work_of[(int64_t)r * n + r] * 5 / 2 - memoi_messages_own_first(m, r, 1);
         end = memob_max(end, memob_max(p.clocks[r].computed, p.clocks[r].exchanged));
     }
     return end;
@@ -6665,7 +6679,8 @@ struct memo_exchange {
     int64_t most_runs;          /* of a rank */
     int32_t* owners;            /* (last_step + 1): step s reads the keys of owners[s] */
     int64_t* n_rows;            /* (2, ring) of all sequences, by rank: sent to it; received */
-    memoi_exchange_step* steps; /* (last_step + 1, n_parts, n_levels) */
+    memoi_exchange_step* steps; /* (last_step + 1, n_parts, n_levels), and behind these: */
+    int32_t splits_own;         /* two steps more: a backward does step 0 in two */
     /* (MEMOI_N_POOLS, last_step + 2) by steps; behind the last step the contribution to the own keys,
      * if others contribute, too (has_others). */
     memoi_exchange_room* rooms;
@@ -6687,7 +6702,7 @@ struct memo_exchange {
     memoi_exchange_pieces* crossing; /* (2, n_nodes): own rows that go d nodes on; rows held here */
     int32_t is_held;                 /* step 0 reads rows of another node */
     int32_t first_number;            /* of its exchanges, which count through rings of a node */
-    int32_t has_own_work;            /* step 0 computes */
+    int32_t has_own_work;            /* step 0 computes, or what a split leaves of it */
 };
 
 MEMOI const memoi_exchange_step* memoi_exchange_step_of(const memo_exchange* plan, int32_t s,
@@ -6858,6 +6873,87 @@ MEMOI void memoi_exchange_make_step(memo_exchange* plan, int32_t s, int32_t mask
     if (!s && is_first) plan->first_unset = memob_min(plan->first_unset, r->seen.first_row);
 }
 
+/* --- own keys in two steps --- */
+
+/* Twice the pairs of the first n queries of a segment. */
+MEMOI int64_t memoi_exchange_pairs_of(const memo_segment* s, int64_t n) {
+    int64_t first, last, begin, end, of_first;
+    if (!n) return 0;
+    memo_segment_keys(s, s->q_begin, &begin, &end);
+    of_first = end - begin;
+    memo_segment_keys(s, s->q_begin + n - 1, &first, &last);
+    return n * (of_first + last - first);
+}
+
+/* Rows of queries that do the first part of a step's work; where a segment ends if one ends near. */
+MEMOI int64_t memoi_exchange_first_rows(const memo_segment* list, int32_t n, int64_t n_rows) {
+    int64_t all = 0, so_far = 0, wanted, low = 0, high;
+    int32_t i = 0;
+    for (int32_t k = 0; k < n; k++)
+        all += memoi_exchange_pairs_of(&list[k], list[k].q_end - list[k].q_begin);
+    wanted = all / MEMOI_OWN_FIRST_PART;
+    for (; i < n; i++) {
+        const int64_t more = memoi_exchange_pairs_of(&list[i], list[i].q_end - list[i].q_begin);
+        if (so_far + more >= wanted) break;
+        so_far += more;
+    }
+    if (i == n) return n_rows;
+    if (wanted - so_far <= all / 16) return list[i].q_begin;
+
+    high = list[i].q_end - list[i].q_begin;
+    if (so_far + memoi_exchange_pairs_of(&list[i], high) - wanted <= all / 16) return list[i].q_end;
+    while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        if (so_far + memoi_exchange_pairs_of(&list[i], middle) < wanted)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return list[i].q_begin + low;
+}
+
+/* Rows [begin, end) of the queries of a step; whole: the runs of the step. */
+MEMOI void memoi_exchange_cut_step(memo_exchange* plan, int32_t mask,
+                                   const memoi_exchange_step* whole, int64_t begin, int64_t end,
+                                   memoi_exchange_step* r) {
+    memo_run* runs = MEMOB_ARRAY(&plan->arrays, memo_run, whole->n_q_runs + 1);
+    int64_t row = 0;
+    *r = *whole;
+    r->seen = MEMO_ZERO(memoi_block_segments);
+    r->q_runs = runs;
+    r->q_row += begin;
+    r->n_q_runs = 0;
+    for (int32_t k = 0; k < whole->n_q_runs && runs; row += whole->q_runs[k++].count) {
+        const int64_t from = memob_max(begin - row, 0);
+        const int64_t n = memob_min(end - row, whole->q_runs[k].count) - from;
+        if (n <= 0) continue;
+        runs[r->n_q_runs].start = whole->q_runs[k].start + from;
+        runs[r->n_q_runs++].count = n;
+    }
+    r->n_q_rows = end - begin;
+    if (!runs || begin == end) return;
+    memoi_block_segments_make(
+        plan->seen + plan->first_seen[mask], plan->first_seen[mask + 1] - plan->first_seen[mask],
+        r->q_runs, r->n_q_runs, r->k_runs, r->n_k_runs, plan->launches, &plan->arrays, &r->seen);
+}
+
+/* A backward computes a part of step 0 before the first keys arrive, and the rest last. */
+MEMOI void memoi_exchange_split_own(memo_exchange* plan) {
+    const int32_t n_masks = plan->shape.n_parts * plan->n_levels;
+    plan->splits_own = plan->has_own_work && !plan->is_held && plan->shape.sharding.ring > 1;
+    if (!plan->splits_own) return;
+    plan->has_own_work = 0;
+    for (int32_t mask = 0; mask < n_masks && !plan->arrays.failed; mask++) {
+        memoi_exchange_step* parts = plan->steps + (plan->last_step + 1) * (int64_t)n_masks + mask;
+        const memoi_exchange_step* whole = &plan->steps[mask];
+        const int64_t n = memoi_exchange_first_rows(whole->seen.segments.host,
+                                                    whole->seen.segments.n, whole->n_q_rows);
+        memoi_exchange_cut_step(plan, mask, whole, 0, n, parts);
+        memoi_exchange_cut_step(plan, mask, whole, n, whole->n_q_rows, parts + n_masks);
+        plan->has_own_work |= parts[n_masks].seen.segments.n;
+    }
+}
+
 /* --- the plan of a rank --- */
 
 /* What each rank reads of each, and with which pieces this rank takes part.  Sets rows_of and
@@ -6950,7 +7046,7 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     n = arrays->failed ? 1 : 1 + memoi_messages_steps(&m, me);
     plan->last_step = n - 1;
     plan->owners = MEMOB_ARRAY(arrays, int32_t, n);
-    plan->steps = MEMOB_ARRAY(arrays, memoi_exchange_step, (int64_t)n * n_masks);
+    plan->steps = MEMOB_ARRAY(arrays, memoi_exchange_step, ((int64_t)n + 2) * n_masks);
     plan->rooms = MEMOB_ARRAY(arrays, memoi_exchange_room, MEMOI_N_POOLS * ((int64_t)n + 1));
     plan->piece_runs = MEMOB_ARRAY(
         arrays, memo_run, (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
@@ -6961,6 +7057,7 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     }
     for (int32_t mask = 0; mask < n_masks && !arrays->failed; mask++)
         for (s = 0; s < n && !arrays->failed; s++) memoi_exchange_make_step(plan, s, mask);
+    if (!arrays->failed) memoi_exchange_split_own(plan);
     if (!arrays->failed) memoi_exchange_make_rooms(plan, &scratch);
     arrays->failed |= scratch.failed;
     memob_arrays_free(&scratch);
@@ -7152,6 +7249,9 @@ MEMOI int64_t memoi_ring_q_elements(const memoi_shape* shape) {
     return shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q * shape->head_size;
 }
 
+/* Step 0 is of own keys.  Before it a backward may have done a part of it. */
+enum { MEMOI_RING_OWN_FIRST = -1 };
+
 /* Tensors that travel: of keys and values the rows that are needed later, and their gradients. */
 enum { MEMOI_RING_K = 0, MEMOI_RING_V, MEMOI_RING_D_KV, MEMOI_RING_N_TENSORS };
 
@@ -7178,13 +7278,13 @@ MEMOI int64_t memoi_ring_read_rows(const memoi_ring* ring, int32_t reader) {
 /* Rows of keys of step s. */
 MEMOI int64_t memoi_ring_key_rows(const memoi_ring* ring, int32_t s) {
     const memoi_shape* shape = ring->shape;
-    return s ? *memoi_exchange_rows_of(ring->plan, 1, ring->plan->owners[s])
-             : shape->n_batch * shape->key_sharding.ring_tokens;
+    return s > 0 ? *memoi_exchange_rows_of(ring->plan, 1, ring->plan->owners[s])
+                 : shape->n_batch * shape->key_sharding.ring_tokens;
 }
 
 /* Where k or v of step s lies. */
 MEMOI char* memoi_ring_keys(const memoi_ring* ring, int is_v, int32_t s) {
-    if (!s) return ring->kv[is_v];
+    if (s <= 0) return ring->kv[is_v];
     return ring->buffers.kv[is_v] + memoi_exchange_room_of(ring->plan, MEMOI_POOL_KEYS, s)->row *
                                         memoi_ring_row_bytes(ring->shape, is_v);
 }
@@ -7203,13 +7303,23 @@ MEMOI char* memoi_ring_taken(const memoi_ring* ring) {
 MEMOI int memoi_ring_is_apart(const memoi_ring* ring) {
     return ring->plan->has_others && ring->plan->has_own_work;
 }
+/* Does step s compute its contribution apart from the sums of own keys? */
+MEMOI int memoi_ring_step_is_apart(const memoi_ring* ring, int32_t s) {
+    return s > 0 || (!s && memoi_ring_is_apart(ring));
+}
+MEMOI const memoi_exchange_step* memoi_ring_step_of(const memoi_ring* ring, int32_t s,
+                                                    int32_t mask) {
+    const memo_exchange* plan = ring->plan;
+    if (s <= 0 && ring->is_backward && plan->splits_own) s += plan->last_step + 2;
+    return memoi_exchange_step_of(plan, s, mask);
+}
 /* Where step s computes d_k and d_v. */
 MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
     const memoi_shape* shape = ring->shape;
     const int64_t n = memoi_ring_key_rows(ring, s);
     d_kv[0] = ring->d_kv_final[0];
     d_kv[1] = ring->d_kv_final[1];
-    if (!s && !memoi_ring_is_apart(ring)) return;
+    if (!memoi_ring_step_is_apart(ring, s)) return;
     d_kv[0] = ring->buffers.d_kv_step;
     if (!d_kv[0])
         d_kv[0] = (float*)(void*)memoi_ring_contribution(ring, s ? s : ring->last_step + 1);
@@ -7330,8 +7440,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t mask
     block.out_row_stride = (int64_t)shape->heads.n_q * shape->v_head_size;
     block.lse_row_stride = shape->heads.n_q;
     block.q_batch_stride = shape->sharding.ring_tokens * block.q_row_stride;
-    block.k_batch_stride = (s ? r->n_k_rows : n_keys) * block.k_row_stride;
-    block.v_batch_stride = (s ? r->n_k_rows : n_keys) * block.v_row_stride;
+    block.k_batch_stride = (s > 0 ? r->n_k_rows : n_keys) * block.k_row_stride;
+    block.v_batch_stride = (s > 0 ? r->n_k_rows : n_keys) * block.v_row_stride;
     block.out_batch_stride = shape->sharding.ring_tokens * block.out_row_stride;
     block.lse_batch_stride = shape->sharding.ring_tokens * block.lse_row_stride;
 
@@ -7352,7 +7462,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t mask
     }
 
     memoi_ring_block_move(&block, part * shape->sharding.ring_tokens + r->q_row,
-                          s ? r->k_row : part * n_keys, 0, 0);
+                          s > 0 ? r->k_row : part * n_keys, 0, 0);
     return block;
 }
 
@@ -7628,6 +7738,7 @@ MEMOI void memoi_ring_touch_turn(memoi_ring* ring, const memoi_exchange_turn* tu
                 memob_range_at(memoi_ring_keys(ring, is_v, turn->k),
                                memoi_ring_key_rows(ring, turn->k) * row_bytes);
     }
+
     if (turn->reader >= 0) memoi_target_touch(ring->target, op, ring->keys_cell, 0);
     if (turn->k) memoi_ring_fill_room(ring, op, MEMOI_POOL_KEYS, turn->k);
     if (turn->given) {
@@ -7656,6 +7767,7 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
     if (turn->k) ring->last_brought = turn->k;
     memoi_ring_touch_turn(ring, turn, &op, &x);
     memoi_target_begin(target, &op);
+
     memoi_target_group_begin(target, MEMOI_TARGET_RING, ring->comm, "ring exchange",
                              ring->plan->first_number + turn->number, x.reads, x.n_reads, x.writes,
                              x.n_writes, x.n_out);
@@ -7668,6 +7780,8 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
                                   memoi_ring_contribution(ring, turn->given));
     if (turn->giver >= 0) memoi_ring_send_gradients(ring, 1, turn->giver, memoi_ring_taken(ring));
     memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
+
+    /* What others contributed. */
     if (turn->giver >= 0)
         memoi_ring_add(ring, MEMOI_TARGET_RING, memoi_ring_taken(ring),
                        memoi_ring_read_rows(ring, turn->giver),
@@ -7679,12 +7793,12 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
 /* Before the first block of step s.  The rows of a contribution go back as they came, in
  * carried_type: then the steps' own sums are of the compute stream alone. */
 MEMOI void memoi_ring_step_begin(memoi_ring* ring, int32_t s, memoi_target_op* op) {
-    const int is_apart = ring->is_backward && (s || memoi_ring_is_apart(ring));
+    const int is_apart = ring->is_backward && memoi_ring_step_is_apart(ring, s);
     memoi_target* target = ring->target;
     float* d_kv[2];
     MEMO_ASSERT(s <= ring->last_brought); /* 1 */
     memoi_target_touch(target, op, ring->heads_cell, 0);
-    if (s)
+    if (s > 0)
         memoi_ring_read_room(ring, op, MEMOI_POOL_KEYS, s);
     else
         memoi_target_touch(target, op, ring->keys_cell, 0);
@@ -7705,7 +7819,7 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
     int has_worked = 0;
     for (int32_t mask = 0; mask < shape->n_parts * ring->plan->n_levels; mask++) {
-        const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, s, mask);
+        const memoi_exchange_step* step = memoi_ring_step_of(ring, s, mask);
         memo_attention_block block;
         if (!step->seen.segments.n) continue;
         if (!has_worked) memoi_ring_step_begin(ring, s, &op);
@@ -7719,7 +7833,7 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     if (has_worked) memoi_target_end(target, &op);
 
     /* A contribution that was computed elsewhere. */
-    if (s && ring->is_backward && ring->buffers.d_kv_step && has_worked) {
+    if (s > 0 && ring->is_backward && ring->buffers.d_kv_step && has_worked) {
         op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
         memoi_ring_fill_room(ring, &op, MEMOI_POOL_GRADIENTS, s);
         memoi_target_begin(target, &op);
@@ -7730,18 +7844,20 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     }
 }
 
-/* The exchanges that may begin behind step s; 0: from the start. */
+/* The exchanges that may begin behind step s; 0: from the start.  Before the first part of own keys
+ * those that add no contribution: what is enqueued later may wait for that part. */
 MEMOI void memoi_ring_exchange_behind(memoi_ring* ring, int32_t s) {
     const memo_exchange* plan = ring->plan;
     while (ring->n_turns < plan->n_turns[ring->is_backward]) {
         const memoi_exchange_turn* turn = &plan->turns[ring->is_backward][ring->n_turns];
-        if (memoi_ring_gate(ring, turn) > s) break;
+        if (memoi_ring_gate(ring, turn) > memob_max(s, 0)) break;
+        if (s == MEMOI_RING_OWN_FIRST && turn->giver >= 0) break;
         memoi_ring_exchange(ring, turn);
     }
 }
 
-/* All steps.  A backward ends with step 0, the rank's own keys, behind which the last contributions
- * return. */
+/* All steps.  A backward begins with a part of step 0, the rank's own keys, while the first keys
+ * arrive, and ends with the rest, behind which the last contributions return. */
 MEMOI void memoi_ring_run(memoi_ring* ring) {
     const int32_t n = ring->last_step + 1, is_backward = ring->is_backward;
     const int64_t n_own = ring->shape->n_batch * ring->shape->key_sharding.ring_tokens;
@@ -7749,6 +7865,10 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
     float* d_kv[2];
     memoi_ring_begin(ring);
     if (!ring->shape->heads.n_q) return;
+    if (is_backward && ring->plan->splits_own) {
+        memoi_ring_exchange_behind(ring, MEMOI_RING_OWN_FIRST);
+        memoi_ring_step(ring, MEMOI_RING_OWN_FIRST);
+    }
     memoi_ring_exchange_behind(ring, 0);
     for (int32_t i = 0; i < n; i++) {
         const int32_t s = (i + is_backward) % n;
@@ -8144,7 +8264,8 @@ MEMOI memoi_block_segments* memoi_exchange_next(memo_exchange* plan, int32_t* d,
     const int64_t n_masks = (int64_t)plan->shape.n_parts * plan->n_levels;
     for (; *d < plan->shape.n_nodes; ++*d, *i = 0) {
         memo_exchange* ring = memoi_exchange_ring(plan, *d);
-        if (*i < (ring->last_step + 1) * n_masks) return &ring->steps[(*i)++].seen;
+        if (*i < (ring->last_step + 1 + 2 * ring->splits_own) * n_masks)
+            return &ring->steps[(*i)++].seen;
     }
     return NULL;
 }
@@ -8161,7 +8282,8 @@ int64_t memo_exchange_device_bytes(const memo_sp_attention_desc* desc, int64_t n
         if (s->kind == MEMO_SHARDING_DOCUMENTS) n_runs = memob_max(n_runs, n_segments + 64);
     }
     n_runs += memob_min(n_segments + n_runs, MEMOI_PIECES_MAX); /* of rows that travel */
-    return desc->sharding.ring * (n_segments + n_masks * (5 * n_runs + 8)) * MEMOI_SEGMENT_BYTES;
+    return ((int64_t)desc->sharding.ring + 2) * (n_segments + n_masks * (5 * n_runs + 8)) *
+           MEMOI_SEGMENT_BYTES;
 }
 
 /* Counts the numbers of the device arrays. */

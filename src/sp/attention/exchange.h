@@ -58,7 +58,8 @@ struct memo_exchange {
     int64_t most_runs;          /* of a rank */
     int32_t* owners;            /* (last_step + 1): step s reads the keys of owners[s] */
     int64_t* n_rows;            /* (2, ring) of all sequences, by rank: sent to it; received */
-    memoi_exchange_step* steps; /* (last_step + 1, n_parts, n_levels) */
+    memoi_exchange_step* steps; /* (last_step + 1, n_parts, n_levels), and behind these: */
+    int32_t splits_own;         /* two steps more: a backward does step 0 in two */
     /* (MEMOI_N_POOLS, last_step + 2) by steps; behind the last step the contribution to the own keys,
      * if others contribute, too (has_others). */
     memoi_exchange_room* rooms;
@@ -80,7 +81,7 @@ struct memo_exchange {
     memoi_exchange_pieces* crossing; /* (2, n_nodes): own rows that go d nodes on; rows held here */
     int32_t is_held;                 /* step 0 reads rows of another node */
     int32_t first_number;            /* of its exchanges, which count through rings of a node */
-    int32_t has_own_work;            /* step 0 computes */
+    int32_t has_own_work;            /* step 0 computes, or what a split leaves of it */
 };
 
 MEMOI const memoi_exchange_step* memoi_exchange_step_of(const memo_exchange* plan, int32_t s,
@@ -251,6 +252,87 @@ MEMOI void memoi_exchange_make_step(memo_exchange* plan, int32_t s, int32_t mask
     if (!s && is_first) plan->first_unset = memob_min(plan->first_unset, r->seen.first_row);
 }
 
+/* --- own keys in two steps --- */
+
+/* Twice the pairs of the first n queries of a segment. */
+MEMOI int64_t memoi_exchange_pairs_of(const memo_segment* s, int64_t n) {
+    int64_t first, last, begin, end, of_first;
+    if (!n) return 0;
+    memo_segment_keys(s, s->q_begin, &begin, &end);
+    of_first = end - begin;
+    memo_segment_keys(s, s->q_begin + n - 1, &first, &last);
+    return n * (of_first + last - first);
+}
+
+/* Rows of queries that do the first part of a step's work; where a segment ends if one ends near. */
+MEMOI int64_t memoi_exchange_first_rows(const memo_segment* list, int32_t n, int64_t n_rows) {
+    int64_t all = 0, so_far = 0, wanted, low = 0, high;
+    int32_t i = 0;
+    for (int32_t k = 0; k < n; k++)
+        all += memoi_exchange_pairs_of(&list[k], list[k].q_end - list[k].q_begin);
+    wanted = all / MEMOI_OWN_FIRST_PART;
+    for (; i < n; i++) {
+        const int64_t more = memoi_exchange_pairs_of(&list[i], list[i].q_end - list[i].q_begin);
+        if (so_far + more >= wanted) break;
+        so_far += more;
+    }
+    if (i == n) return n_rows;
+    if (wanted - so_far <= all / 16) return list[i].q_begin;
+
+    high = list[i].q_end - list[i].q_begin;
+    if (so_far + memoi_exchange_pairs_of(&list[i], high) - wanted <= all / 16) return list[i].q_end;
+    while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        if (so_far + memoi_exchange_pairs_of(&list[i], middle) < wanted)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return list[i].q_begin + low;
+}
+
+/* Rows [begin, end) of the queries of a step; whole: the runs of the step. */
+MEMOI void memoi_exchange_cut_step(memo_exchange* plan, int32_t mask,
+                                   const memoi_exchange_step* whole, int64_t begin, int64_t end,
+                                   memoi_exchange_step* r) {
+    memo_run* runs = MEMOB_ARRAY(&plan->arrays, memo_run, whole->n_q_runs + 1);
+    int64_t row = 0;
+    *r = *whole;
+    r->seen = MEMO_ZERO(memoi_block_segments);
+    r->q_runs = runs;
+    r->q_row += begin;
+    r->n_q_runs = 0;
+    for (int32_t k = 0; k < whole->n_q_runs && runs; row += whole->q_runs[k++].count) {
+        const int64_t from = memob_max(begin - row, 0);
+        const int64_t n = memob_min(end - row, whole->q_runs[k].count) - from;
+        if (n <= 0) continue;
+        runs[r->n_q_runs].start = whole->q_runs[k].start + from;
+        runs[r->n_q_runs++].count = n;
+    }
+    r->n_q_rows = end - begin;
+    if (!runs || begin == end) return;
+    memoi_block_segments_make(
+        plan->seen + plan->first_seen[mask], plan->first_seen[mask + 1] - plan->first_seen[mask],
+        r->q_runs, r->n_q_runs, r->k_runs, r->n_k_runs, plan->launches, &plan->arrays, &r->seen);
+}
+
+/* A backward computes a part of step 0 before the first keys arrive, and the rest last. */
+MEMOI void memoi_exchange_split_own(memo_exchange* plan) {
+    const int32_t n_masks = plan->shape.n_parts * plan->n_levels;
+    plan->splits_own = plan->has_own_work && !plan->is_held && plan->shape.sharding.ring > 1;
+    if (!plan->splits_own) return;
+    plan->has_own_work = 0;
+    for (int32_t mask = 0; mask < n_masks && !plan->arrays.failed; mask++) {
+        memoi_exchange_step* parts = plan->steps + (plan->last_step + 1) * (int64_t)n_masks + mask;
+        const memoi_exchange_step* whole = &plan->steps[mask];
+        const int64_t n = memoi_exchange_first_rows(whole->seen.segments.host,
+                                                    whole->seen.segments.n, whole->n_q_rows);
+        memoi_exchange_cut_step(plan, mask, whole, 0, n, parts);
+        memoi_exchange_cut_step(plan, mask, whole, n, whole->n_q_rows, parts + n_masks);
+        plan->has_own_work |= parts[n_masks].seen.segments.n;
+    }
+}
+
 /* --- the plan of a rank --- */
 
 /* What each rank reads of each, and with which pieces this rank takes part.  Sets rows_of and
@@ -343,7 +425,7 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     n = arrays->failed ? 1 : 1 + memoi_messages_steps(&m, me);
     plan->last_step = n - 1;
     plan->owners = MEMOB_ARRAY(arrays, int32_t, n);
-    plan->steps = MEMOB_ARRAY(arrays, memoi_exchange_step, (int64_t)n * n_masks);
+    plan->steps = MEMOB_ARRAY(arrays, memoi_exchange_step, ((int64_t)n + 2) * n_masks);
     plan->rooms = MEMOB_ARRAY(arrays, memoi_exchange_room, MEMOI_N_POOLS * ((int64_t)n + 1));
     plan->piece_runs = MEMOB_ARRAY(
         arrays, memo_run, (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
@@ -354,6 +436,7 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
     }
     for (int32_t mask = 0; mask < n_masks && !arrays->failed; mask++)
         for (s = 0; s < n && !arrays->failed; s++) memoi_exchange_make_step(plan, s, mask);
+    if (!arrays->failed) memoi_exchange_split_own(plan);
     if (!arrays->failed) memoi_exchange_make_rooms(plan, &scratch);
     arrays->failed |= scratch.failed;
     memob_arrays_free(&scratch);

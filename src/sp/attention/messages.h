@@ -36,6 +36,10 @@ typedef struct memoi_messages_event {
     int32_t turn, message, is_given;
 } memoi_messages_event;
 
+/* Of own keys a backward computes this part first, while the first keys arrive, and the rest last,
+ * while contributions leave. */
+enum { MEMOI_OWN_FIRST_PART = 3 };
+
 typedef struct memoi_messages {
     const memoi_shape* shape;
     int32_t n_ranks;
@@ -211,6 +215,12 @@ MEMOI int64_t memoi_messages_most(const memoi_messages* m, int32_t owner) {
     return most;
 }
 
+/* The time of own keys that is spent before those of others. */
+MEMOI int64_t memoi_messages_own_first(const memoi_messages* m, int32_t r, int is_backward) {
+    const int64_t work = m->work_of[(int64_t)r * m->n_ranks + r];
+    return is_backward ? work * 5 / 2 / MEMOI_OWN_FIRST_PART : work;
+}
+
 /* Finds the rooms of all ranks, for the order that their steps have. */
 MEMOI void memoi_messages_find_rooms(memoi_messages* m, memob_arrays* scratch) {
     const int64_t n = m->n_ranks;
@@ -375,7 +385,8 @@ MEMOI void memoi_messages_look(memoi_messages_play* p, int32_t r) {
     if (p->is_backward && rank->n_given < rank->n_computed) {
         const memoi_ring_message* given = &p->m->list[first + rank->n_given];
         rank->start = memob_max(memob_max(p->ends[first + rank->n_given], rank->sends),
-                                p->ranks[given->owner].receives);
+                                memob_max(p->ranks[given->owner].receives,
+                                          memoi_messages_own_first(p->m, given->owner, 1)));
         rank->is_given = 1;
     }
     for (int32_t i = rank->n_brought; i < end; i++) {
@@ -500,7 +511,7 @@ MEMOI void memoi_messages_play_pass(memoi_messages* m, int is_backward, memob_ar
     p.pool_rows = memoi_pool_rows(m->shape, MEMOI_POOL_KEYS);
     if (scratch->failed) return;
     for (int32_t r = 0; r < n; r++) {
-        if (!is_backward) p.ranks[r].computes = m->work_of[(int64_t)r * n + r];
+        p.ranks[r].computes = memoi_messages_own_first(m, r, is_backward);
         memoi_messages_look(&p, r);
         if (memoi_messages_steps(m, r)) p.heap[p.n_heap++] = r;
     }
@@ -602,7 +613,8 @@ MEMOI void memoi_messages_exchange(memoi_messages_pass* p, const memoi_messages_
         const int64_t gate =
             memoi_messages_compute(p, x->reader, is_given ? x->step : x->after[MEMOI_POOL_KEYS]);
         memoi_messages_clock* reader = memoi_messages_take_part(p, x->reader, events->turn, gate);
-        memoi_messages_clock* owner = memoi_messages_take_part(p, x->owner, events->turn, 0);
+        memoi_messages_clock* owner = memoi_messages_take_part(
+            p, x->owner, events->turn, is_given ? memoi_messages_own_first(m, x->owner, 1) : 0);
         (is_given ? reader : owner)->out += x->n_rows * (is_given ? m->given_time : m->row_time);
     }
     for (int32_t k = 0; k < p->n_in_turn; k++)
@@ -660,15 +672,17 @@ MEMOI int64_t memoi_messages_time(const memoi_messages* m, int is_backward, memo
     p.left = MEMOB_ARRAY(scratch, int64_t, n_messages);
     p.in_turn = MEMOB_ARRAY(scratch, int32_t, n);
     if (scratch->failed) return 0;
-    for (int32_t r = 0; r < n && !is_backward; r++)
-        p.clocks[r].computed = m->work_of[(int64_t)r * n + r];
+    for (int32_t r = 0; r < n; r++)
+        p.clocks[r].computed = memoi_messages_own_first(m, r, is_backward);
     for (int32_t i = 0, next; i < n_events; i = next) {
         for (next = i; next < n_events && events[next].turn == events[i].turn;) next++;
         memoi_messages_exchange(&p, events + i, next - i);
     }
     for (int32_t r = 0; r < n; r++) {
         (void)memoi_messages_compute(&p, r, memoi_messages_steps(m, r));
-        if (is_backward) p.clocks[r].computed += m->work_of[(int64_t)r * n + r] * 5 / 2;
+        if (is_backward)
+            p.clocks[r].computed +=
+                m->work_of[(int64_t)r * n + r] * 5 / 2 - memoi_messages_own_first(m, r, 1);
         end = memob_max(end, memob_max(p.clocks[r].computed, p.clocks[r].exchanged));
     }
     return end;

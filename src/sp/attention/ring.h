@@ -78,6 +78,9 @@ MEMOI int64_t memoi_ring_q_elements(const memoi_shape* shape) {
     return shape->n_batch * shape->sharding.ring_tokens * shape->heads.n_q * shape->head_size;
 }
 
+/* Step 0 is of own keys.  Before it a backward may have done a part of it. */
+enum { MEMOI_RING_OWN_FIRST = -1 };
+
 /* Tensors that travel: of keys and values the rows that are needed later, and their gradients. */
 enum { MEMOI_RING_K = 0, MEMOI_RING_V, MEMOI_RING_D_KV, MEMOI_RING_N_TENSORS };
 
@@ -104,13 +107,13 @@ MEMOI int64_t memoi_ring_read_rows(const memoi_ring* ring, int32_t reader) {
 /* Rows of keys of step s. */
 MEMOI int64_t memoi_ring_key_rows(const memoi_ring* ring, int32_t s) {
     const memoi_shape* shape = ring->shape;
-    return s ? *memoi_exchange_rows_of(ring->plan, 1, ring->plan->owners[s])
-             : shape->n_batch * shape->key_sharding.ring_tokens;
+    return s > 0 ? *memoi_exchange_rows_of(ring->plan, 1, ring->plan->owners[s])
+                 : shape->n_batch * shape->key_sharding.ring_tokens;
 }
 
 /* Where k or v of step s lies. */
 MEMOI char* memoi_ring_keys(const memoi_ring* ring, int is_v, int32_t s) {
-    if (!s) return ring->kv[is_v];
+    if (s <= 0) return ring->kv[is_v];
     return ring->buffers.kv[is_v] + memoi_exchange_room_of(ring->plan, MEMOI_POOL_KEYS, s)->row *
                                         memoi_ring_row_bytes(ring->shape, is_v);
 }
@@ -129,13 +132,23 @@ MEMOI char* memoi_ring_taken(const memoi_ring* ring) {
 MEMOI int memoi_ring_is_apart(const memoi_ring* ring) {
     return ring->plan->has_others && ring->plan->has_own_work;
 }
+/* Does step s compute its contribution apart from the sums of own keys? */
+MEMOI int memoi_ring_step_is_apart(const memoi_ring* ring, int32_t s) {
+    return s > 0 || (!s && memoi_ring_is_apart(ring));
+}
+MEMOI const memoi_exchange_step* memoi_ring_step_of(const memoi_ring* ring, int32_t s,
+                                                    int32_t mask) {
+    const memo_exchange* plan = ring->plan;
+    if (s <= 0 && ring->is_backward && plan->splits_own) s += plan->last_step + 2;
+    return memoi_exchange_step_of(plan, s, mask);
+}
 /* Where step s computes d_k and d_v. */
 MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
     const memoi_shape* shape = ring->shape;
     const int64_t n = memoi_ring_key_rows(ring, s);
     d_kv[0] = ring->d_kv_final[0];
     d_kv[1] = ring->d_kv_final[1];
-    if (!s && !memoi_ring_is_apart(ring)) return;
+    if (!memoi_ring_step_is_apart(ring, s)) return;
     d_kv[0] = ring->buffers.d_kv_step;
     if (!d_kv[0])
         d_kv[0] = (float*)(void*)memoi_ring_contribution(ring, s ? s : ring->last_step + 1);
@@ -256,8 +269,8 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t mask
     block.out_row_stride = (int64_t)shape->heads.n_q * shape->v_head_size;
     block.lse_row_stride = shape->heads.n_q;
     block.q_batch_stride = shape->sharding.ring_tokens * block.q_row_stride;
-    block.k_batch_stride = (s ? r->n_k_rows : n_keys) * block.k_row_stride;
-    block.v_batch_stride = (s ? r->n_k_rows : n_keys) * block.v_row_stride;
+    block.k_batch_stride = (s > 0 ? r->n_k_rows : n_keys) * block.k_row_stride;
+    block.v_batch_stride = (s > 0 ? r->n_k_rows : n_keys) * block.v_row_stride;
     block.out_batch_stride = shape->sharding.ring_tokens * block.out_row_stride;
     block.lse_batch_stride = shape->sharding.ring_tokens * block.lse_row_stride;
 
@@ -278,7 +291,7 @@ MEMOI memo_attention_block memoi_ring_block(const memoi_ring* ring, int32_t mask
     }
 
     memoi_ring_block_move(&block, part * shape->sharding.ring_tokens + r->q_row,
-                          s ? r->k_row : part * n_keys, 0, 0);
+                          s > 0 ? r->k_row : part * n_keys, 0, 0);
     return block;
 }
 
@@ -554,6 +567,7 @@ MEMOI void memoi_ring_touch_turn(memoi_ring* ring, const memoi_exchange_turn* tu
                 memob_range_at(memoi_ring_keys(ring, is_v, turn->k),
                                memoi_ring_key_rows(ring, turn->k) * row_bytes);
     }
+
     if (turn->reader >= 0) memoi_target_touch(ring->target, op, ring->keys_cell, 0);
     if (turn->k) memoi_ring_fill_room(ring, op, MEMOI_POOL_KEYS, turn->k);
     if (turn->given) {
@@ -582,6 +596,7 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
     if (turn->k) ring->last_brought = turn->k;
     memoi_ring_touch_turn(ring, turn, &op, &x);
     memoi_target_begin(target, &op);
+
     memoi_target_group_begin(target, MEMOI_TARGET_RING, ring->comm, "ring exchange",
                              ring->plan->first_number + turn->number, x.reads, x.n_reads, x.writes,
                              x.n_writes, x.n_out);
@@ -594,6 +609,8 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
                                   memoi_ring_contribution(ring, turn->given));
     if (turn->giver >= 0) memoi_ring_send_gradients(ring, 1, turn->giver, memoi_ring_taken(ring));
     memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
+
+    /* What others contributed. */
     if (turn->giver >= 0)
         memoi_ring_add(ring, MEMOI_TARGET_RING, memoi_ring_taken(ring),
                        memoi_ring_read_rows(ring, turn->giver),
@@ -605,12 +622,12 @@ MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn
 /* Before the first block of step s.  The rows of a contribution go back as they came, in
  * carried_type: then the steps' own sums are of the compute stream alone. */
 MEMOI void memoi_ring_step_begin(memoi_ring* ring, int32_t s, memoi_target_op* op) {
-    const int is_apart = ring->is_backward && (s || memoi_ring_is_apart(ring));
+    const int is_apart = ring->is_backward && memoi_ring_step_is_apart(ring, s);
     memoi_target* target = ring->target;
     float* d_kv[2];
     MEMO_ASSERT(s <= ring->last_brought); /* 1 */
     memoi_target_touch(target, op, ring->heads_cell, 0);
-    if (s)
+    if (s > 0)
         memoi_ring_read_room(ring, op, MEMOI_POOL_KEYS, s);
     else
         memoi_target_touch(target, op, ring->keys_cell, 0);
@@ -631,7 +648,7 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
     int has_worked = 0;
     for (int32_t mask = 0; mask < shape->n_parts * ring->plan->n_levels; mask++) {
-        const memoi_exchange_step* step = memoi_exchange_step_of(ring->plan, s, mask);
+        const memoi_exchange_step* step = memoi_ring_step_of(ring, s, mask);
         memo_attention_block block;
         if (!step->seen.segments.n) continue;
         if (!has_worked) memoi_ring_step_begin(ring, s, &op);
@@ -645,7 +662,7 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     if (has_worked) memoi_target_end(target, &op);
 
     /* A contribution that was computed elsewhere. */
-    if (s && ring->is_backward && ring->buffers.d_kv_step && has_worked) {
+    if (s > 0 && ring->is_backward && ring->buffers.d_kv_step && has_worked) {
         op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
         memoi_ring_fill_room(ring, &op, MEMOI_POOL_GRADIENTS, s);
         memoi_target_begin(target, &op);
@@ -656,18 +673,20 @@ MEMOI void memoi_ring_step(memoi_ring* ring, int32_t s) {
     }
 }
 
-/* The exchanges that may begin behind step s; 0: from the start. */
+/* The exchanges that may begin behind step s; 0: from the start.  Before the first part of own keys
+ * those that add no contribution: what is enqueued later may wait for that part. */
 MEMOI void memoi_ring_exchange_behind(memoi_ring* ring, int32_t s) {
     const memo_exchange* plan = ring->plan;
     while (ring->n_turns < plan->n_turns[ring->is_backward]) {
         const memoi_exchange_turn* turn = &plan->turns[ring->is_backward][ring->n_turns];
-        if (memoi_ring_gate(ring, turn) > s) break;
+        if (memoi_ring_gate(ring, turn) > memob_max(s, 0)) break;
+        if (s == MEMOI_RING_OWN_FIRST && turn->giver >= 0) break;
         memoi_ring_exchange(ring, turn);
     }
 }
 
-/* All steps.  A backward ends with step 0, the rank's own keys, behind which the last contributions
- * return. */
+/* All steps.  A backward begins with a part of step 0, the rank's own keys, while the first keys
+ * arrive, and ends with the rest, behind which the last contributions return. */
 MEMOI void memoi_ring_run(memoi_ring* ring) {
     const int32_t n = ring->last_step + 1, is_backward = ring->is_backward;
     const int64_t n_own = ring->shape->n_batch * ring->shape->key_sharding.ring_tokens;
@@ -675,6 +694,10 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
     float* d_kv[2];
     memoi_ring_begin(ring);
     if (!ring->shape->heads.n_q) return;
+    if (is_backward && ring->plan->splits_own) {
+        memoi_ring_exchange_behind(ring, MEMOI_RING_OWN_FIRST);
+        memoi_ring_step(ring, MEMOI_RING_OWN_FIRST);
+    }
     memoi_ring_exchange_behind(ring, 0);
     for (int32_t i = 0; i < n; i++) {
         const int32_t s = (i + is_backward) % n;

@@ -17,7 +17,8 @@ MEMOI memoi_block_segments* memoi_exchange_next(memo_exchange* plan, int32_t* d,
     const int64_t n_masks = (int64_t)plan->shape.n_parts * plan->n_levels;
     for (; *d < plan->shape.n_nodes; ++*d, *i = 0) {
         memo_exchange* ring = memoi_exchange_ring(plan, *d);
-        if (*i < (ring->last_step + 1) * n_masks) return &ring->steps[(*i)++].seen;
+        if (*i < (ring->last_step + 1 + 2 * ring->splits_own) * n_masks)
+            return &ring->steps[(*i)++].seen;
     }
     return NULL;
 }
@@ -34,7 +35,8 @@ int64_t memo_exchange_device_bytes(const memo_sp_attention_desc* desc, int64_t n
         if (s->kind == MEMO_SHARDING_DOCUMENTS) n_runs = memob_max(n_runs, n_segments + 64);
     }
     n_runs += memob_min(n_segments + n_runs, MEMOI_PIECES_MAX); /* of rows that travel */
-    return desc->sharding.ring * (n_segments + n_masks * (5 * n_runs + 8)) * MEMOI_SEGMENT_BYTES;
+    return ((int64_t)desc->sharding.ring + 2) * (n_segments + n_masks * (5 * n_runs + 8)) *
+           MEMOI_SEGMENT_BYTES;
 }
 
 /* Counts the numbers of the device arrays. */
