@@ -5903,9 +5903,10 @@ MEMOI void memoi_pairs_ask(memoi_pairs* p, int32_t part, int32_t reader) {
  * Knows: how many rows each rank reads of whom, and what it computes with them.  Knows nothing of
  * positions, heads or streams.
  *
- * The messages of all ranks are one list, in turns.  In a turn a rank sends keys to at most one rank
- * and gets some from at most one, and so with contributions.  A rank takes no part in a turn in
- * which it has no message.  Each rank makes the same list from the same numbers; times are integers.
+ * The messages of all ranks are one list, in turns.  In a turn a rank sends keys to at most one
+ * rank and gets some from at most one, and so with contributions.  A rank takes no part in a turn
+ * in which it has no message.  Each rank makes the same list from the same numbers; times are
+ * integers.
  *
  * 1. The stretches of a pool ascend without gaps from its first row to its last.
  * 2. Every step finds room: two sets of a rank's rows hold any step beside the one before.
@@ -6047,6 +6048,7 @@ MEMOI void memoi_pool_lay(memoi_pool* pool, int64_t n_rows, const int64_t* sizes
     pool->n_rows = n_rows;
     pool->n = 1;
     pool->stretches[0] = all;
+
     for (int32_t s = 1; s < n_steps; s++) {
         const int64_t n = sizes[s], next = s + 1 < n_steps ? sizes[s + 1] : 0;
         int32_t cost = INT32_MAX;
@@ -6190,6 +6192,7 @@ MEMOI void memoi_messages_take_distances(memoi_messages* m, const int32_t* order
                 behind[place], places[memob_max(after - MEMOI_TURNS_OVERTAKEN, last)]);
         }
     }
+
     for (int i = 0; i < 2; i++) {
         memoi_messages_join_turns(n, i, gates, behind, turns);
         for (int32_t k = 0; k < memoi_messages_count(m); k++) {
@@ -6506,6 +6509,8 @@ MEMOI void memoi_messages_exchange(memoi_messages_pass* p, const memoi_messages_
                                    int32_t n) {
     const memoi_messages* m = p->m;
     p->n_in_turn = 0;
+
+    /* When each end may begin. */
     for (int32_t i = 0; i < n; i++) {
         const memoi_ring_message* x = &m->list[events[i].message];
         const int is_given = events[i].is_given;
@@ -6524,6 +6529,8 @@ MEMOI void memoi_messages_exchange(memoi_messages_pass* p, const memoi_messages_
         a->start = memob_max(a->start, b->begin);
         b->start = memob_max(b->start, a->begin);
     }
+
+    /* When what a rank sends has left, and what it receives is there. */
     for (int32_t k = 0; k < p->n_in_turn; k++) {
         memoi_messages_clock* clock = &p->clocks[p->in_turn[k]];
         clock->exchanged = clock->sent = clock->start + clock->out;
@@ -6571,6 +6578,7 @@ MEMOI int64_t memoi_messages_time(const memoi_messages* m, int is_backward, memo
     p.left = MEMOB_ARRAY(scratch, int64_t, n_messages);
     p.in_turn = MEMOB_ARRAY(scratch, int32_t, n);
     if (scratch->failed) return 0;
+
     for (int32_t r = 0; r < n; r++)
         p.clocks[r].computed = memoi_messages_own_first(m, r, is_backward);
     for (int32_t i = 0, next; i < n_events; i = next) {
@@ -6605,6 +6613,7 @@ MEMOI void memoi_messages_make(memoi_messages* m, memob_arrays* scratch) {
     m->given_time =
         m->row_time * (memo_type_bytes(m->shape->carried_type) / memo_type_bytes(m->shape->type));
     m->lead = m->work / n / 100;
+
     for (int by_time = 0; by_time < 2; by_time++) {
         memoi_messages made = *m;
         int64_t time = 0;
@@ -6624,8 +6633,8 @@ MEMOI void memoi_messages_make(memoi_messages* m, memob_arrays* scratch) {
 }
 
 /* ---- >>exchange plans ---------------------------------------------------------------------------
- * Knows: the runs of each ring rank, the masks, and the list of messages.  Knows nothing of tensors,
- * heads or streams.
+ * Knows: the runs of each ring rank, the masks, and the list of messages.  Knows nothing of
+ * tensors, heads or streams.
  *
  * 1. Pieces have as many runs as their rank at most, and one more each.
  * 2. A plan has the rows that all ranks planned with. */
@@ -6646,7 +6655,8 @@ typedef struct memoi_exchange_step {
 } memoi_exchange_step;
 
 /* One group of messages of this rank: brings the keys of step k, sends keys to a reader, returns
- * what step `given` contributed to gradients, takes what a giver contributed.  0, or rank -1: none. */
+ * what step `given` contributed to gradients, takes what a giver contributed.  0, or rank -1:
+ * none. */
 typedef struct memoi_exchange_turn {
     int32_t k, given;
     int32_t reader, giver;
@@ -6681,8 +6691,8 @@ struct memo_exchange {
     int64_t* n_rows;            /* (2, ring) of all sequences, by rank: sent to it; received */
     memoi_exchange_step* steps; /* (last_step + 1, n_parts, n_levels), and behind these: */
     int32_t splits_own;         /* two steps more: a backward does step 0 in two */
-    /* (MEMOI_N_POOLS, last_step + 2) by steps; behind the last step the contribution to the own keys,
-     * if others contribute, too (has_others). */
+    /* (MEMOI_N_POOLS, last_step + 2) by steps; behind the last step the contribution to the own
+     * keys, if others contribute, too (has_others). */
     memoi_exchange_room* rooms;
     int32_t has_others;
     int64_t taken_row; /* where contributions arrive */
@@ -6885,7 +6895,7 @@ MEMOI int64_t memoi_exchange_pairs_of(const memo_segment* s, int64_t n) {
     return n * (of_first + last - first);
 }
 
-/* Rows of queries that do the first part of a step's work; where a segment ends if one ends near. */
+/* Rows of queries that do the first part of a step's work; to the end of a segment that is near. */
 MEMOI int64_t memoi_exchange_first_rows(const memo_segment* list, int32_t n, int64_t n_rows) {
     int64_t all = 0, so_far = 0, wanted, low = 0, high;
     int32_t i = 0;
@@ -7128,6 +7138,7 @@ MEMOI void memoi_exchange_make_nodes(memo_exchange* plan) {
         MEMOB_ARRAY(&scratch, memoi_exchange_pieces, 2 * (int64_t)n); /* here; of own keys */
     plan->crossing = MEMOB_ARRAY(&plan->arrays, memoi_exchange_pieces, 2 * (int64_t)n_nodes);
     plan->arrays.failed |= scratch.failed;
+
     for (int32_t d = 0; d < n_nodes && !plan->arrays.failed; d++) {
         memo_exchange* ring = &rings[d];
         memset(read, 0, 2 * (size_t)n * sizeof *read);

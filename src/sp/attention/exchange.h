@@ -3,8 +3,8 @@
 #include "sp/attention/launches.h"
 #include "sp/attention/messages.h"
 /* ---- >>exchange plans ---------------------------------------------------------------------------
- * Knows: the runs of each ring rank, the masks, and the list of messages.  Knows nothing of tensors,
- * heads or streams.
+ * Knows: the runs of each ring rank, the masks, and the list of messages.  Knows nothing of
+ * tensors, heads or streams.
  *
  * 1. Pieces have as many runs as their rank at most, and one more each.
  * 2. A plan has the rows that all ranks planned with. */
@@ -25,7 +25,8 @@ typedef struct memoi_exchange_step {
 } memoi_exchange_step;
 
 /* One group of messages of this rank: brings the keys of step k, sends keys to a reader, returns
- * what step `given` contributed to gradients, takes what a giver contributed.  0, or rank -1: none. */
+ * what step `given` contributed to gradients, takes what a giver contributed.  0, or rank -1:
+ * none. */
 typedef struct memoi_exchange_turn {
     int32_t k, given;
     int32_t reader, giver;
@@ -60,8 +61,8 @@ struct memo_exchange {
     int64_t* n_rows;            /* (2, ring) of all sequences, by rank: sent to it; received */
     memoi_exchange_step* steps; /* (last_step + 1, n_parts, n_levels), and behind these: */
     int32_t splits_own;         /* two steps more: a backward does step 0 in two */
-    /* (MEMOI_N_POOLS, last_step + 2) by steps; behind the last step the contribution to the own keys,
-     * if others contribute, too (has_others). */
+    /* (MEMOI_N_POOLS, last_step + 2) by steps; behind the last step the contribution to the own
+     * keys, if others contribute, too (has_others). */
     memoi_exchange_room* rooms;
     int32_t has_others;
     int64_t taken_row; /* where contributions arrive */
@@ -264,7 +265,7 @@ MEMOI int64_t memoi_exchange_pairs_of(const memo_segment* s, int64_t n) {
     return n * (of_first + last - first);
 }
 
-/* Rows of queries that do the first part of a step's work; where a segment ends if one ends near. */
+/* Rows of queries that do the first part of a step's work; to the end of a segment that is near. */
 MEMOI int64_t memoi_exchange_first_rows(const memo_segment* list, int32_t n, int64_t n_rows) {
     int64_t all = 0, so_far = 0, wanted, low = 0, high;
     int32_t i = 0;
@@ -507,6 +508,7 @@ MEMOI void memoi_exchange_make_nodes(memo_exchange* plan) {
         MEMOB_ARRAY(&scratch, memoi_exchange_pieces, 2 * (int64_t)n); /* here; of own keys */
     plan->crossing = MEMOB_ARRAY(&plan->arrays, memoi_exchange_pieces, 2 * (int64_t)n_nodes);
     plan->arrays.failed |= scratch.failed;
+
     for (int32_t d = 0; d < n_nodes && !plan->arrays.failed; d++) {
         memo_exchange* ring = &rings[d];
         memset(read, 0, 2 * (size_t)n * sizeof *read);

@@ -4,9 +4,10 @@
  * Knows: how many rows each rank reads of whom, and what it computes with them.  Knows nothing of
  * positions, heads or streams.
  *
- * The messages of all ranks are one list, in turns.  In a turn a rank sends keys to at most one rank
- * and gets some from at most one, and so with contributions.  A rank takes no part in a turn in
- * which it has no message.  Each rank makes the same list from the same numbers; times are integers.
+ * The messages of all ranks are one list, in turns.  In a turn a rank sends keys to at most one
+ * rank and gets some from at most one, and so with contributions.  A rank takes no part in a turn
+ * in which it has no message.  Each rank makes the same list from the same numbers; times are
+ * integers.
  *
  * 1. The stretches of a pool ascend without gaps from its first row to its last.
  * 2. Every step finds room: two sets of a rank's rows hold any step beside the one before.
@@ -148,6 +149,7 @@ MEMOI void memoi_pool_lay(memoi_pool* pool, int64_t n_rows, const int64_t* sizes
     pool->n_rows = n_rows;
     pool->n = 1;
     pool->stretches[0] = all;
+
     for (int32_t s = 1; s < n_steps; s++) {
         const int64_t n = sizes[s], next = s + 1 < n_steps ? sizes[s + 1] : 0;
         int32_t cost = INT32_MAX;
@@ -291,6 +293,7 @@ MEMOI void memoi_messages_take_distances(memoi_messages* m, const int32_t* order
                 behind[place], places[memob_max(after - MEMOI_TURNS_OVERTAKEN, last)]);
         }
     }
+
     for (int i = 0; i < 2; i++) {
         memoi_messages_join_turns(n, i, gates, behind, turns);
         for (int32_t k = 0; k < memoi_messages_count(m); k++) {
@@ -607,6 +610,8 @@ MEMOI void memoi_messages_exchange(memoi_messages_pass* p, const memoi_messages_
                                    int32_t n) {
     const memoi_messages* m = p->m;
     p->n_in_turn = 0;
+
+    /* When each end may begin. */
     for (int32_t i = 0; i < n; i++) {
         const memoi_ring_message* x = &m->list[events[i].message];
         const int is_given = events[i].is_given;
@@ -625,6 +630,8 @@ MEMOI void memoi_messages_exchange(memoi_messages_pass* p, const memoi_messages_
         a->start = memob_max(a->start, b->begin);
         b->start = memob_max(b->start, a->begin);
     }
+
+    /* When what a rank sends has left, and what it receives is there. */
     for (int32_t k = 0; k < p->n_in_turn; k++) {
         memoi_messages_clock* clock = &p->clocks[p->in_turn[k]];
         clock->exchanged = clock->sent = clock->start + clock->out;
@@ -672,6 +679,7 @@ MEMOI int64_t memoi_messages_time(const memoi_messages* m, int is_backward, memo
     p.left = MEMOB_ARRAY(scratch, int64_t, n_messages);
     p.in_turn = MEMOB_ARRAY(scratch, int32_t, n);
     if (scratch->failed) return 0;
+
     for (int32_t r = 0; r < n; r++)
         p.clocks[r].computed = memoi_messages_own_first(m, r, is_backward);
     for (int32_t i = 0, next; i < n_events; i = next) {
@@ -706,6 +714,7 @@ MEMOI void memoi_messages_make(memoi_messages* m, memob_arrays* scratch) {
     m->given_time =
         m->row_time * (memo_type_bytes(m->shape->carried_type) / memo_type_bytes(m->shape->type));
     m->lead = m->work / n / 100;
+
     for (int by_time = 0; by_time < 2; by_time++) {
         memoi_messages made = *m;
         int64_t time = 0;
