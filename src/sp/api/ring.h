@@ -1,18 +1,23 @@
 #pragma once
 /* ---- 6 ring: keys and values go round -----------------------------------------------------------
  *
- * In step s ring rank r computes all its queries against the keys and values of rank r - s (mod
- * rd).  Meanwhile those of later steps arrive on a stream of the engine.  Each step calls the local
- * attention with the runs that see each other under the mask: one to three times, so that query
- * heads share key heads evenly; more often for latent keys and separate masks.
+ * In a step a ring rank computes all its queries against the keys and values of one rank, first of
+ * its own.  Meanwhile those of later steps arrive on a stream of the engine.  Each step calls the
+ * local attention with the runs that see each other under the mask: one to three times, so that
+ * query heads share key heads evenly; more often for latent keys and separate masks.
  *
- * Each row travels once, straight from its owner, to each rank that reads it.  Steps in which no
- * rank reads anything are left out, and steps with few rows come first.
+ * Each row travels once, straight from its owner, to each rank that reads it.  The messages of all
+ * ranks are one list, which each rank makes alone from the masks.  In a turn of the list a rank
+ * sends keys to at most one rank and gets some from at most one, and so with gradients; a rank
+ * without a message does not wait in it.  Two orders are played on a clock, where receiving takes a
+ * sixth of a forward: by distance of ranks, and always the message that can begin first.  The one
+ * that takes less is the list (bench/batches).
  *
  *   forward    the outputs and LSEs of the steps are merged in fp32, and at the end with the sinks
  *   backward   keys and values travel again; the gradients of their rows return to the owner at
  *              once, in fp32 or rounded to the tensors' type; the owner adds these in fp32 on the
- *              engine's stream, in the order of steps; step 0, the owner's own, comes last
+ *              engine's stream, in the order of turns; of step 0, the owner's own, a third comes
+ *              first, while keys arrive, and the rest last, while gradients return
  *
  * The rows for a reader are ranges, each a message of k and a message of v.  A sequence has at most
  * 256 / n_batch ranges, but between 4 and 64.  Of more ranges the narrowest gaps travel, too, and

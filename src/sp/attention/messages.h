@@ -699,7 +699,7 @@ MEMOI int64_t memoi_messages_time(const memoi_messages* m, int is_backward, memo
 /* --- the choice --- */
 
 /* Receiving is taken for this part of a forward, in the mean of the ranks. */
-enum { MEMOI_LINKS_PART = 4 };
+enum { MEMOI_LINKS_PART = 6 };
 
 /* The order by time and that by distance; the one that takes less in both passes is the list. */
 MEMOI void memoi_messages_make(memoi_messages* m, memob_arrays* scratch) {
