@@ -154,6 +154,7 @@ static inline memo_status gpt_test_step(gpt_model* model, const gpt_config* conf
     const int64_t n = config->batch * config->sequence;
     const uint8_t* tokens = gpt_test_text() + step * accumulate * n;
     memo_status status = MEMO_STATUS_OK;
+    gpt_set_update(model, &update);
     for (int64_t m = 0; m < accumulate && !status; m++, tokens += n)
         status = gpt_micro_batch(model, tokens, tokens + 1, step, m, 1.0 / (double)(accumulate * n),
                                  error);

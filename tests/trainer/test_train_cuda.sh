@@ -175,6 +175,16 @@ defers() {
     # shellcheck disable=SC2086
     "$trainer" $tiny $tight --update deferred --compare 2 --output "$folder/run" >"$folder/one.out" 2>&1
     grep 'bitwise the same' "$folder/one.out" && grep ' 0 races' "$folder/one.out" || return 1
+    for update in pass fused; do
+        # shellcheck disable=SC2086
+        "$trainer" $tiny $tight --clip-by layer --update $update --loss-log "$folder/$update.log" --save "$folder/$update.save" \
+            >"$folder/$update.out" 2>&1 || { cat "$folder/$update.out"; return 1; }
+    done
+    grep '^update  *on the device, of each layer in its last backward' "$folder/fused.out" &&
+        cmp "$folder/pass.log" "$folder/fused.log" && cmp "$folder/pass.save" "$folder/fused.save" || return 1
+    # shellcheck disable=SC2086
+    ! "$trainer" $tiny $budget --update fused --clip-by layer --graph 2>"$folder/err" &&
+        grep -e '--update fused does not work with --graph' "$folder/err" || return 1
     # shellcheck disable=SC2086
     ! "$trainer" $tiny $budget --update deferred --graph 2>"$folder/err" &&
         grep -e '--update deferred does not work with --graph' "$folder/err"

@@ -245,7 +245,7 @@ bad_checkpoints_are_refused() { # test
     refused '--resume head: cut short: it has 100 bytes, fewer than the [0-9]* of a ' $tiny --steps 4 --seed 3 --resume head
     head -c 1000 saved >part
     cp saved old && printf 2 | dd of=old bs=1 seek=20 conv=notrunc 2>/dev/null
-    refused '--resume old: a checkpoint of format 2; this program reads format 4' $tiny --seed 3 --resume old
+    refused '--resume old: a checkpoint of format 2; this program reads format 5' $tiny --seed 3 --resume old
     refused '--resume part: cut short or altered: it has 1000 bytes' $tiny --steps 4 --seed 3 --resume part
     if command -v python3 >/dev/null; then
         cp saved many && resealed many 56 3 # updates, of 2 steps

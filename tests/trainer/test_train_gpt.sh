@@ -443,7 +443,7 @@ states_are_updated_on_the_host() { # more test
     refused '--update host does not work with --layers 1, .*; --layers 2 would work' $tiny --layers 1 --update host
     fails $tiny --dry-run --cluster h200 --update host
     expect_err '--update host does not work with --cluster: .*; --update device would work'
-    refused '--update cpu: unknown update; use auto, device, host, pass or deferred' $tiny --update cpu
+    refused '--update cpu: unknown update; use auto, device, host, pass, deferred or fused' $tiny --update cpu
 }
 
 # A deferred update has the bits of a pass, clipping by the norm of its own step included: losses, parameters and moments, also
@@ -464,6 +464,30 @@ updates_are_deferred() { # test
         done
     done
     compares_and_draws $tiny --device-memory 400KiB --update deferred --output deferred
+}
+
+# An update in the last backward has the bits of a pass, also where a run is cut and goes on with another, and --clip-by is a
+# training of its own that a resumed run must keep.
+updates_are_fused() { # test
+    tight='--steps 6 --accumulate 2 --device-memory 400KiB --policy alpha'
+    works $tiny $tight --loss-log plain.log
+    for clip in layer ${all:+before}; do
+        rm -f kept.log kept.save
+        works $tiny $tight --clip-by $clip --update pass --loss-log kept.log --save kept.save
+        expect_out 'clipped by the norm of .*: another training than by --clip-by step'
+        ! cmp -s plain.log kept.log || fail "--clip-by $clip changes nothing"
+        prints '^update  *on the device, of each layer in its last backward' $tiny $tight --clip-by $clip --update fused --loss-log cut.log --save fused.save
+        expect_same kept.log cut.log
+        expect_same kept.save fused.save
+        works $tiny $tight --clip-by $clip --stop 3 --update fused --save cut.save --loss-log cut.log
+        refused 'the saved run had --clip-by .* (now step)' $tiny $tight --resume cut.save
+        works $tiny $tight --clip-by $clip --update deferred --resume cut.save --loss-log cut.log
+        expect_same kept.log cut.log
+    done
+    [ -z "$all" ] || prints ' 0 races' $tiny $tight --clip-by before --update fused --output fused
+    refused '--update fused does not work with --clip-by step, .*; --clip-by layer or before would work' $tiny --update fused
+    refused '--update fused does not work with --compare, .*; --update deferred would work' $tiny --update fused --clip-by layer --compare 2
+    refused '--update host does not work with --clip-by layer, .*; --clip-by before would work' $tiny --update host --clip-by layer
 }
 
 # with_profile_program NAME 'STATEMENTS': compiles NAME, which reads a profile `p` from a file and writes it to another.

@@ -122,7 +122,7 @@ typedef struct gpt_rounding {
 /* The values of an update. */
 typedef struct gpt_update_values {
     gpt_adamw_desc adamw;
-    double clip; /* the largest norm of the whole gradient; 0: no limit */
+    double clip; /* the largest norm of the gradient, 0: no limit; or see gpt_adamw_args */
     double vote; /* summed over ranks: see gpt_votes */
 } gpt_update_values;
 
@@ -304,7 +304,7 @@ typedef struct gpt_adamw_args {
     void *moments1, *moments2;
     memo_type states; /* of both moments: that of sums, or BF16 */
     gpt_rounding rounding;
-    const double* squares; /* of the whole gradient */
+    const double* squares; /* of the gradient that clip limits; NULL: clip multiplies it */
     const gpt_update_values* values;
     int32_t decays; /* 0: without weight decay */
     int64_t n;

@@ -532,11 +532,12 @@ typedef struct gpt_adamw_factors {
 
 GPT_INLINE gpt_adamw_factors gpt_adamw_factors_of(const gpt_adamw_args* a) {
     const gpt_adamw_desc* desc = &a->values->adamw;
-    const double norm = sqrt(*a->squares), clip = a->values->clip; /* 0: no limit */
+    const double clip = a->values->clip; /* 0: no limit */
+    const double norm = a->squares ? sqrt(*a->squares) : 0;
     gpt_adamw_factors f;
     f.beta1 = (gpt_real)desc->beta1;
     f.beta2 = (gpt_real)desc->beta2;
-    f.scale = clip > 0 && norm > clip ? (gpt_real)(clip / norm) : 1;
+    f.scale = !a->squares ? (gpt_real)clip : clip > 0 && norm > clip ? (gpt_real)(clip / norm) : 1;
     f.epsilon = (gpt_real)desc->epsilon;
     f.decay = a->decays ? (gpt_real)(desc->learning_rate * desc->weight_decay) : 0;
     f.rate = (gpt_real)(desc->learning_rate / (1 - pow(desc->beta1, (double)desc->update)));

@@ -25,6 +25,8 @@ static memo_status gpt_check_numbers(const gpt_config* c, memo_error* error) {
         return gpt_invalid(error, "gpt_config.rope: a number is out of range; see kernels.h");
     if (c->states != MEMO_TYPE_F32 && c->states != MEMO_TYPE_BF16)
         return gpt_invalid(error, "--states: not F32 or BF16 (%d)", (int)c->states);
+    if ((int)c->clip_by < 0 || (int)c->clip_by >= GPT_N_CLIPS)
+        return gpt_invalid(error, "gpt_config.clip_by: %d is not a gpt_clip", (int)c->clip_by);
     return MEMO_STATUS_OK;
 }
 

@@ -17,7 +17,7 @@
 enum { GPT_FILE_HEAD = 512 }; /* bytes */
 enum { GPT_FILE_MAGIC = 20 }; /* bytes before the version */
 
-static const char gpt_file_magic[32] = "memo gpt checkpoint 4\n";
+static const char gpt_file_magic[32] = "memo gpt checkpoint 5\n";
 static const char* const gpt_file_names[] = {
     "--seed", "--layers",      "--hidden", "--heads", "--kv-heads", "--vocabulary",
     "--mlp",  "--mlp-columns", "--model",  "--type",  "--states"};
@@ -360,6 +360,7 @@ memo_status gpt_write_checkpoint(gpt_model* model, const gpt_save* save, int64_t
     char aside[GPT_PATH_BYTES];
     gpt_file f;
     memcpy(head.run, save->run, sizeof head.run);
+    head.squares = model->squares_before;
     gpt_file_open(&f, model, save->path, error);
     if (!gpt_file_begin_aside(&f, save->aside, (const char*)&head, (int64_t)sizeof head,
                               head.file_bytes, aside))
@@ -465,6 +466,7 @@ memo_status gpt_read_checkpoint(gpt_model* model, const char* path, uint64_t dig
     gpt_file_meet(&f);
     if (!f.status) {
         model->n_updates = model->first_update = head.n_updates;
+        model->squares_before = head.squares;
         *step = head.step;
     }
     return gpt_file_close(&f);

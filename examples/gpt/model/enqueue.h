@@ -148,11 +148,14 @@ struct gpt_model {
     gpt_array buckets[GPT_N_PLACES];
     gpt_buffer bucket_in[GPT_N_PLACES], summed_in;
     int32_t has_summed_bucket;
-    int32_t streams; /* states leave the device: gradients are complete before their layer ends */
+    /* States leave the device, or updates are fused: gradients are complete before their layer
+     * ends. */
+    int32_t streams;
     void**
         addresses; /* (buckets, GPT_N_STATES): of states that stay on the device; NULL: not known */
     int32_t updates_on_host;
     int32_t defers;     /* the update of a layer is in its next forward */
+    int32_t fuses;      /* or in its last backward */
     int32_t is_timing;  /* the session times steps, and will plan again */
     int32_t is_last;    /* micro-batch of the step: its buckets are summed at once */
     int32_t has_last;   /* a step's last group is enqueued */
@@ -163,6 +166,7 @@ struct gpt_model {
     gpt_handed_update* handed;
     char* staging; /* (places, gpt_batch_bytes): micro-batches on their way to the device */
 
+    double squares_before;           /* of the gradient of the last step; 0: there was none */
     int64_t n_updates, first_update; /* of this model; the first one that this program runs */
     int64_t n_staged;                /* micro-batches in the staging buffer since the latest wait */
     void* graph;                     /* of a step; NULL: not captured */
@@ -200,8 +204,10 @@ enum {
     GPT_TOTAL_LOSS,
     GPT_TOTAL_VOTES,
     GPT_TOTAL_SQUARES,
-    GPT_N_SUMMED,                  /* the host reads those before */
-    GPT_TOTAL_LANES = GPT_N_SUMMED /* (parts, GPT_LANES): of squares */
+    GPT_N_SUMMED,                    /* the host reads those before */
+    GPT_TOTAL_BUCKET = GPT_N_SUMMED, /* squares of a bucket's gradient: GPT_CLIP_LAYER */
+    GPT_TOTAL_UNUSED,                /* a vote of it */
+    GPT_TOTAL_LANES                  /* (parts, GPT_LANES): of squares */
 };
 
 /* After a failure nothing more is enqueued, nor while the model measures its work memory. */

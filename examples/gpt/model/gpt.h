@@ -49,6 +49,16 @@ typedef struct gpt_lora {
     uint32_t targets; /* bit i: products i of lora.h have adapters; 0: all */
 } gpt_lora;
 
+/* The gradient whose norm gpt_update_values.clip limits.  LAYER and BEFORE are other trainings
+ * than STEP: they need no norm of a step that is not over, so that a layer can be updated in its last
+ * backward. */
+typedef enum gpt_clip {
+    GPT_CLIP_STEP = 0, /* all of this step */
+    GPT_CLIP_LAYER,    /* each bucket's own, to clip / sqrt(buckets): all of them to clip at most */
+    GPT_CLIP_BEFORE,   /* all, by the norm of the step before; the first step has no limit */
+    GPT_N_CLIPS
+} gpt_clip;
+
 typedef struct gpt_config {
     int32_t n_layers, hidden;
     int32_t n_heads, n_kv_heads; /* n_heads % n_kv_heads = 0 */
@@ -85,6 +95,7 @@ typedef struct gpt_config {
      * (host kernels with GPT_DOUBLE).  What is summed has gpt_sum_type. */
     memo_type type;
     memo_type states; /* of Adam's moments: F32, or BF16; F32 is F64 with type F64 */
+    gpt_clip clip_by;
 
     /* Ranks that train together.  batch and sequence above count all ranks. */
     int32_t data;          /* ranks that split the batch, batch % data = 0; 0: 1 */
@@ -199,7 +210,10 @@ memo_status gpt_micro_batch(gpt_model* model, const void* tokens, const void* ta
                             int64_t micro_batch, double loss_scale, memo_error* error);
 
 /* Runs AdamW (desc->adamw.update is ignored) after the last micro-batch, and waits for the step.
- * Returns the mean loss of the step over all ranks (nats per token). */
+ * Returns the mean loss of the step over all ranks (nats per token).  Where a plan may update in
+ * the last backward (MEMO_MAY_FUSE), gpt_set_update has the same values before the last
+ * micro-batch; its vote has no meaning. */
+void gpt_set_update(gpt_model* model, const gpt_update_values* desc);
 memo_status gpt_update(gpt_model* model, const gpt_update_values* desc, double* loss,
                        memo_error* error);
 /* Later steps are one CUDA graph (1), or calls again (0).  gpt_micro_batch then only writes to
@@ -218,7 +232,7 @@ int gpt_is_timing(const gpt_model* model);
 double gpt_votes(const gpt_model* model);
 
 /* A run that saves to path.  run: numbers of the caller that the file keeps. */
-enum { GPT_RUN_NUMBERS = 11, GPT_PATH_BYTES = 1024 };
+enum { GPT_RUN_NUMBERS = 12, GPT_PATH_BYTES = 1024 };
 typedef struct gpt_save {
     const char* path;
     int64_t aside; /* ends the name of the file aside, equal on all ranks; gpt_lock_checkpoint */

@@ -218,6 +218,23 @@ static void gpt_stage(gpt_model* model, const void* tokens, const void* targets,
     gpt_write_begins(model, gpt_begins_of(values, model->n_rows), tokens);
 }
 
+/* All updates on the host of the step before are over: this step's forward has waited for them. */
+static void gpt_hand_update(gpt_model* model) {
+    gpt_handed_update* to = model->handed;
+    gpt_copy(model, MEMO_COPY_TO_HOST, &to->values, model->update, (int64_t)sizeof to->values);
+    gpt_copy(model, MEMO_COPY_TO_HOST, &to->squares, &model->totals[GPT_TOTAL_SQUARES],
+             (int64_t)sizeof to->squares);
+}
+
+/* What a fused update of the step reads, without a norm of it.  Updates of the step before, which
+ * may have been deferred to the forward, are over. */
+static void gpt_bring_update(gpt_model* model) {
+    if (!model->fuses || !model->has_last) return;
+    gpt_copy(model, MEMO_COPY_TO_DEVICE, model->update, model->host_update,
+             (int64_t)sizeof *model->update);
+    if (model->updates_on_host) gpt_hand_update(model);
+}
+
 /* Callback of the session: runs a group of micro-batches. */
 static void gpt_step(void* user, memo_session* session) {
     gpt_model* model = (gpt_model*)user;
@@ -227,6 +244,7 @@ static void gpt_step(void* user, memo_session* session) {
     model->has_summed_bucket = 0;
     for (int32_t layer = 0; layer < n_layers; layer++)
         for (int64_t slice = 0; slice < n_slices; slice++) gpt_forward(model, layer, slice);
+    gpt_bring_update(model);
     for (int32_t layer = n_layers - 1; layer >= 0; layer--)
         for (int64_t slice = n_slices - 1; slice >= 0; slice--) gpt_backward(model, layer, slice);
     gpt_leave_session(model);
@@ -239,8 +257,9 @@ static void gpt_enqueue_group(gpt_model* model, int64_t micro_batch, int64_t pla
     model->group_begin = micro_batch;
     model->group_place = place;
     batch.more_follow = micro_batch + gpt_n_group(model) < model->n_micro_batches;
+    model->has_last = !batch.more_follow;
     model->status = memo_session_run(model->session, &batch, &model->error);
-    model->has_last = !batch.more_follow && !model->status;
+    if (model->status) model->has_last = 0;
 }
 
 memo_status gpt_micro_batch(gpt_model* model, const void* tokens, const void* targets, int64_t step,
@@ -277,14 +296,6 @@ static void gpt_end_step(gpt_model* model) {
     gpt_clear(model, model->totals + GPT_TOTAL_LANES, gpt_totals_bytes(model) - lanes);
 }
 
-/* All updates on the host of the step before are over: this step's forward has waited for them. */
-static void gpt_hand_update(gpt_model* model) {
-    gpt_handed_update* to = model->handed;
-    gpt_copy(model, MEMO_COPY_TO_HOST, &to->values, model->update, (int64_t)sizeof to->values);
-    gpt_copy(model, MEMO_COPY_TO_HOST, &to->squares, &model->totals[GPT_TOTAL_SQUARES],
-             (int64_t)sizeof to->squares);
-}
-
 static void gpt_enqueue_update(gpt_model* model) {
     snprintf(model->phase, sizeof model->phase, "update");
     gpt_copy(model, MEMO_COPY_TO_DEVICE, model->update, model->host_update,
@@ -293,7 +304,7 @@ static void gpt_enqueue_update(gpt_model* model) {
     gpt_clear(model, &model->totals[GPT_TOTAL_SQUARES], (int64_t)sizeof(double));
     gpt_gradient_norm(model);
     gpt_reduce_totals(model);
-    if (model->updates_on_host) gpt_hand_update(model);
+    if (model->updates_on_host && !model->fuses) gpt_hand_update(model);
     GPT_TRY(model, memo_session_update(model->session, &model->error));
     gpt_end_step(model);
 }
@@ -345,6 +356,7 @@ memo_status gpt_use_graph(gpt_model* model, int is_graph, memo_error* error) {
                       : model->attention && model->config.documents
                           ? "documents over ring or Ulysses ranks change what ranks send"
                       : model->is_timing                        ? "the session times its steps"
+                      : model->fuses                            ? "updates are fused"
                       : model->streams                          ? "states leave the device"
                       : model->defers                           ? "updates are deferred"
                       : model->n_micro_batches > GPT_STAGED_MAX ? "too many micro-batches"
@@ -357,6 +369,21 @@ memo_status gpt_use_graph(gpt_model* model, int is_graph, memo_error* error) {
 
 /* ---- the update ---- */
 
+/* clip as the kernels read it. */
+static double gpt_clip_of(const gpt_model* model, double clip) {
+    const double n_layers = (double)model->config.n_layers, norm = sqrt(model->squares_before);
+    if (model->config.clip_by == GPT_CLIP_LAYER)
+        return clip / sqrt(model->config.lora.rank ? n_layers : n_layers + 2);
+    if (model->config.clip_by == GPT_CLIP_BEFORE) return clip > 0 && norm > clip ? clip / norm : 1;
+    return clip;
+}
+
+void gpt_set_update(gpt_model* model, const gpt_update_values* desc) {
+    *model->host_update = *desc; /* no step before is under way: each ends with a wait */
+    model->host_update->adamw.update = model->n_updates + 1;
+    model->host_update->clip = gpt_clip_of(model, desc->clip);
+}
+
 memo_status gpt_update(gpt_model* model, const gpt_update_values* desc, double* loss,
                        memo_error* error) {
     if (model->is_graph ? model->n_staged != model->n_micro_batches : !model->has_last)
@@ -366,8 +393,7 @@ memo_status gpt_update(gpt_model* model, const gpt_update_values* desc, double* 
             (long long)model->n_micro_batches);
     model->has_last = 0;
     model->status = MEMO_STATUS_OK;
-    *model->host_update = *desc; /* no step before is under way: each ends with a wait */
-    model->host_update->adamw.update = model->n_updates + 1;
+    gpt_set_update(model, desc);
     if (model->is_graph)
         gpt_run_staged(model);
     else
@@ -375,6 +401,7 @@ memo_status gpt_update(gpt_model* model, const gpt_update_values* desc, double* 
     gpt_synchronize(model);
     if (!model->status) {
         model->n_updates++;
+        model->squares_before = model->host_totals[GPT_TOTAL_SQUARES];
         *loss = model->host_totals[GPT_TOTAL_LOSS];
     }
     return gpt_finish(model, error);
@@ -568,7 +595,8 @@ static void gpt_set_slice_rows(gpt_model* model, int64_t slice_rows) {
 static void gpt_follow_plan(gpt_model* model, const memo_step_plan* plan) {
     const size_t n = (size_t)gpt_n_buckets(&model->config) * GPT_N_STATES;
     if (model->addresses) memset(model->addresses, 0, n * sizeof *model->addresses);
-    model->streams = plan->n_streamed > 0;
+    model->fuses = plan->update_at == MEMO_UPDATE_FUSED;
+    model->streams = plan->n_streamed > 0 || model->fuses;
     model->updates_on_host = plan->update_is_on_host;
     model->defers = plan->update_at == MEMO_UPDATE_DEFERRED;
 }
@@ -786,7 +814,7 @@ static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc
     s.fetch = desc->config.lora.rank ? gpt_fetch_weights : NULL;
     s.update = gpt_update_bucket;
     /* A tied table that trains is no state. */
-    if (model->kernels.update_on_host && !model->zero &&
+    if (model->kernels.update_on_host && !model->zero && desc->config.clip_by != GPT_CLIP_LAYER &&
         (!desc->config.is_tied || desc->config.lora.rank))
         s.update_host = gpt_update_bucket_on_host;
     s.tensors = tensors;
@@ -839,6 +867,7 @@ memo_status gpt_restart(gpt_model* model, memo_error* error) {
     GPT_TRY(model, memo_session_fill_states(model->session, gpt_initialize_bucket, &model->error));
     gpt_synchronize(model);
     model->n_updates = model->first_update = 0;
+    model->squares_before = 0;
     return gpt_finish(model, error);
 }
 

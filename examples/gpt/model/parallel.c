@@ -181,7 +181,8 @@ void gpt_end_bucket(gpt_model* model, int64_t bucket) {
         gpt_end_sum(model, compute);
     }
     if (model->streams) gpt_join_sums(model);
-    if (model->streams && model->is_last) gpt_add_squares(model, bucket);
+    if (model->streams && model->is_last && model->config.clip_by != GPT_CLIP_LAYER)
+        gpt_add_squares(model, bucket);
     if (model->zero < 2) return;
     model->summed_in = model->bucket_in[gpt_bucket_place(model, bucket)];
     model->has_summed_bucket = 1;
@@ -200,19 +201,43 @@ void gpt_reduce_totals(gpt_model* model) {
 
 /* --- the update --- */
 
-void gpt_gradient_norm(gpt_model* model) {
+/* Adds the lanes of all parts to a total, and clears them. */
+static void gpt_add_lanes(gpt_model* model, int total, int vote) {
     double* totals = model->totals;
-    for (int64_t b = gpt_n_buckets(&model->config); b-- > 0 && !model->streams;)
-        gpt_add_squares(model, b);
     for (int64_t r = 0; r < gpt_n_parts(model); r++) {
         gpt_op op = gpt_op_make("gradient norm", GPT_KIND_NORM_TOTAL);
         gpt_total_args* a = &op.args.total;
-        gpt_use(&op, GPT_WRITTEN, &a->total, &totals[GPT_TOTAL_SQUARES], MEMO_TYPE_F64, 1);
-        gpt_use(&op, GPT_WRITTEN, &a->vote, &totals[GPT_TOTAL_VOTES], MEMO_TYPE_F64, 1);
+        gpt_use(&op, GPT_WRITTEN, &a->total, &totals[total], MEMO_TYPE_F64, 1);
+        gpt_use(&op, GPT_WRITTEN, &a->vote, &totals[vote], MEMO_TYPE_F64, 1);
         gpt_use(&op, GPT_WRITTEN, &a->lanes, gpt_lanes_of(model, r), MEMO_TYPE_F64, GPT_LANES);
         gpt_use_bytes(&op, GPT_READ, &a->values, model->update, (int64_t)sizeof *model->update);
         gpt_launch(model, &op);
     }
+}
+
+void gpt_gradient_norm(gpt_model* model) {
+    const int adds = !model->streams && model->config.clip_by != GPT_CLIP_LAYER;
+    for (int64_t b = gpt_n_buckets(&model->config); b-- > 0 && adds;) gpt_add_squares(model, b);
+    gpt_add_lanes(model, GPT_TOTAL_SQUARES, GPT_TOTAL_VOTES);
+}
+
+/* Of a bucket that is updated now, over ranks as gpt_reduce_totals: lanes are free. */
+static void gpt_bucket_norm(gpt_model* model, int64_t bucket) {
+    double* squares = &model->totals[GPT_TOTAL_BUCKET];
+    gpt_clear(model, squares, (int64_t)sizeof *squares);
+    gpt_add_squares(model, bucket);
+    gpt_add_lanes(model, GPT_TOTAL_BUCKET, GPT_TOTAL_UNUSED);
+    gpt_reduce_total(model, model->tensor.ranks, GPT_TOTAL_BUCKET, GPT_TOTAL_BUCKET + 1);
+    if (model->zero)
+        gpt_reduce_total(model, model->gradient, GPT_TOTAL_BUCKET, GPT_TOTAL_BUCKET + 1);
+}
+
+/* The squares that clip an update; NULL: by a factor. */
+static const double* gpt_clip_squares(const gpt_model* model, void* const* on_host) {
+    if (model->config.clip_by == GPT_CLIP_BEFORE) return NULL;
+    if (on_host) return &model->handed->squares;
+    return &model->totals[model->config.clip_by == GPT_CLIP_LAYER ? GPT_TOTAL_BUCKET
+                                                                  : GPT_TOTAL_SQUARES];
 }
 
 /* Updates `rows` of a parameter, on the device or (on_host not NULL) on the host. */
@@ -220,7 +245,7 @@ static gpt_adamw_args gpt_adamw_args_make(const gpt_model* model, void* const* o
                                           gpt_rows rows, const gpt_parameter* p) {
     const gpt_handed_update* handed = model->handed;
     gpt_adamw_args a = MEMO_ZERO(gpt_adamw_args);
-    a.squares = on_host ? &handed->squares : &model->totals[GPT_TOTAL_SQUARES];
+    a.squares = gpt_clip_squares(model, on_host);
     a.values = on_host ? &handed->values : model->update;
     a.rounding.seed = model->config.seed;
     a.rounding.first = rows.begin;
@@ -245,7 +270,8 @@ static void gpt_adamw_part(gpt_model* model, gpt_rows part, const gpt_parameter*
     if (!n || gpt_is_idle(model)) return;
     *a = gpt_adamw_args_make(model, NULL, rows, p);
     gpt_use_bytes(&op, GPT_READ, &a->gradients, a->gradients, gpt_sum_bytes(model, n));
-    gpt_use_bytes(&op, GPT_READ, &a->squares, a->squares, (int64_t)sizeof *a->squares);
+    if (a->squares)
+        gpt_use_bytes(&op, GPT_READ, &a->squares, a->squares, (int64_t)sizeof *a->squares);
     gpt_use_bytes(&op, GPT_READ, &a->values, a->values, (int64_t)sizeof *a->values);
     gpt_use_bytes(&op, GPT_WRITTEN, &a->parameters, a->parameters, gpt_sum_bytes(model, n));
     if (a->weights) gpt_use_bytes(&op, GPT_WRITTEN, &a->weights, a->weights, gpt_n_bytes(model, n));
@@ -261,6 +287,8 @@ void gpt_update_bucket(void* user, memo_session* session, int32_t layer) {
     const int64_t bucket = layer + 1;
     const gpt_rows part = gpt_updated_part(model, bucket);
     snprintf(model->phase, sizeof model->phase, "update");
+    if (model->config.clip_by == GPT_CLIP_LAYER && gpt_count(gpt_whole_bucket(model, bucket)))
+        gpt_bucket_norm(model, bucket);
     GPT_EACH_TENSOR(t, model, bucket) {
         const gpt_parameter p = gpt_parameter_at(&model->config, t);
         gpt_adamw_part(model, part, &p);

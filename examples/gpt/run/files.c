@@ -157,8 +157,8 @@ int64_t last_step(const train_options* o) {
 /* Options on which the next steps depend.  A checkpoint keeps them and the text's digest. */
 enum { N_KEPT = GPT_RUN_NUMBERS - 1 };
 static const char* const kept_options[] = {
-    "--steps",   "--learning-rate", "--seq",       "--batch",     "--accumulate",
-    "--dropout", "--window",        "--documents", "--separator", "--tile"};
+    "--steps",  "--learning-rate", "--seq",       "--batch", "--accumulate", "--dropout",
+    "--window", "--documents",     "--separator", "--tile",  "--clip-by"};
 MEMOB_TABLE_OF(N_KEPT, kept_options);
 
 void kept_numbers(train_options o, const train_text* text, int64_t kept[GPT_RUN_NUMBERS]) {
@@ -173,10 +173,13 @@ void kept_numbers(train_options o, const train_text* text, int64_t kept[GPT_RUN_
 static int is_given(const train_option* o, int64_t number) { return number || !(o->low > 0); }
 
 static void put_kept(const train_option* o, int64_t number, memo_text* text) {
+    const char* name = o->kind == OPTION_NAME && number >= 0 ? option_name(o, number) : NULL;
     double real;
     memcpy(&real, &number, sizeof real);
     if (o->kind == OPTION_REAL)
         memo_text_put(text, "%.9g", real);
+    else if (o->kind == OPTION_NAME)
+        memo_text_put(text, "%s", name ? name : "?");
     else if (is_given(o, number))
         memo_text_put(text, "%lld", (long long)number);
     else

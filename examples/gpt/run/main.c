@@ -72,6 +72,10 @@ static void print_model(const train_options* o) {
            o->batch, o->sequence, o->dropout, o->seed);
     if (o->window) printf(", window %lld", o->window);
     if (o->documents) printf(", at most %lld documents a sequence", o->documents);
+    if (o->clip_by)
+        printf(", clipped by %s: another training than by --clip-by step",
+               o->clip_by == GPT_CLIP_LAYER ? "the norm of each layer"
+                                            : "the norm of the step before");
     printf("%s\nbudget    %sdevice %s, host %s", o->is_graph ? ", by a CUDA graph" : "",
            o->ranks > 1 ? "of each rank: " : "",
            o->device_memory ? bytes_name(o->device_memory) : "unlimited",

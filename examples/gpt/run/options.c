@@ -178,7 +178,16 @@ static const train_option option_table[] = {
      "--zero, nor on GPUs\n"
      "pass: on the device, behind the backward of all layers\n"
      "deferred: on the device, each layer right before its next forward, so that its states travel "
-     "while other layers compute.  Not with --graph"},
+     "while other layers compute.  Not with --graph\n"
+     "fused: on the device, in the last backward of each layer, so that nothing travels for the "
+     "update alone.  Needs --clip-by layer or before; not with --graph nor --compare"},
+    {"--clip-by", OPTION_NAME, OPTION_FIELD(clip_by), 0, 0, GPT_CLIP_STEP, "NAME",
+     "the norm that limits a gradient; each is another training, with the same bits for every "
+     "--update\n"
+     "step (default): of the whole gradient of this step, to 1\n"
+     "layer: of each layer alone, embedding and classifier included, to 1 / sqrt(their number), so "
+     "that all together have at most 1\n"
+     "before: the gradient of a step by the norm of the step before; the first has no limit"},
     {"--dropout", OPTION_REAL, OPTION_FIELD(dropout), 0, 0.95, 0, "P", "probability, 0 to 0.95"},
     {"--steps", OPTION_COUNT, OPTION_FIELD(steps), 1, 1e9, 400, "N", "training steps"},
     {"--seconds", OPTION_COUNT, OPTION_FIELD(seconds), 1, 1e9, 0, "N",
@@ -255,12 +264,13 @@ static void* option_field(train_options* options, const train_option* o) {
     return (char*)options + o->field;
 }
 
-/* Name i of an OPTION_NAME; NULL: there are fewer. */
-static const char* option_name(const train_option* o, int64_t i) {
+const char* option_name(const train_option* o, int64_t i) {
     static const char *const types[] = {"f32", "bf16"}, *const mlps[] = {"gelu", "swiglu"};
-    static const char* const updates[] = {"auto", "device", "host", "pass", "deferred"};
+    static const char *const updates[] = {"auto", "device", "host", "pass", "deferred", "fused"},
+                             *const clips[] = {"step", "layer", "before"};
     MEMOB_TABLE_OF(GPT_N_MLPS, mlps);
     MEMOB_TABLE_OF(TRAIN_N_UPDATES, updates);
+    MEMOB_TABLE_OF(GPT_N_CLIPS, clips);
     if (o->field == OPTION_FIELD(policy))
         return i < N_POLICIES ? memo_policy_name(policy_order[i]) : NULL;
     if (o->field == OPTION_FIELD(cluster)) return i < N_CLUSTERS ? clusters[i].name : NULL;
@@ -268,6 +278,7 @@ static const char* option_name(const train_option* o, int64_t i) {
         return i < MEMO_N_BLOCKS_ORDERS ? memo_blocks_order_name((memo_blocks_order)i) : NULL;
     if (o->field == OPTION_FIELD(mlp)) return i < GPT_N_MLPS ? mlps[i] : NULL;
     if (o->field == OPTION_FIELD(update)) return i < TRAIN_N_UPDATES ? updates[i] : NULL;
+    if (o->field == OPTION_FIELD(clip_by)) return i < GPT_N_CLIPS ? clips[i] : NULL;
     return i < 2 ? types[i] : NULL;
 }
 
@@ -555,11 +566,25 @@ double train_link(const train_options* o, int to_device) {
     return 1e9 * (to_device ? c->to_device : c->to_host);
 }
 
+/* A fused update knows neither the norm of its step nor a step after it, and takes the gradients. */
+static memo_status train_check_fused(const train_options* o, memo_error* error) {
+    const char* why =
+        o->clip_by == GPT_CLIP_STEP ? "--clip-by step, a norm that is known when the step is over; "
+                                      "--clip-by layer or before"
+        : o->is_graph               ? "--graph, which repeats one step; --update pass"
+        : o->compare ? "--compare, which reads gradients when the step is over; --update deferred"
+                     : NULL;
+    if (!why) return MEMO_STATUS_OK;
+    return gpt_invalid(error, "--update fused does not work with %s would work", why);
+}
+
 /* Refuses --update host if an option or the program needs the states on the device. */
 static memo_status train_check_update(const train_options* o, memo_error* error) {
     const char* why = o->architecture.is_tied && !o->architecture.lora.rank
                           ? "--model with tied tables, which stay on the device; --update device"
                       : o->zero ? "--zero: its ranks gather weights after an update; --zero 0"
+                      : o->clip_by == GPT_CLIP_LAYER
+                          ? "--clip-by layer, whose norms are of the device; --clip-by before"
                       : o->layers == 1 ? "--layers 1, whose states stay on the device; --layers 2"
                       : o->is_graph    ? "--graph, which keeps states on the device; no --graph"
                       : o->cluster     ? "--cluster: GPUs round otherwise; --update device"
@@ -567,6 +592,7 @@ static memo_status train_check_update(const train_options* o, memo_error* error)
 #ifdef TRAIN_CUDA
     if (!why) why = "a GPU, which rounds otherwise; --update device, or train_gpt on the host,";
 #endif
+    if (o->update == TRAIN_UPDATE_FUSED) return train_check_fused(o, error);
     if (o->update == TRAIN_UPDATE_DEFERRED && o->is_graph)
         return gpt_invalid(error, "--update deferred does not work with --graph, which repeats one "
                                   "step; --update pass would work");

@@ -14,6 +14,7 @@ typedef enum train_update {
     TRAIN_UPDATE_HOST,
     TRAIN_UPDATE_PASS, /* on the device, at these moments */
     TRAIN_UPDATE_DEFERRED,
+    TRAIN_UPDATE_FUSED,
     TRAIN_N_UPDATES
 } train_update;
 
@@ -58,7 +59,7 @@ typedef struct train_options {
     long long save_every, stop;         /* steps; 0: at the end only; 0: after all */
     long long compare, sample;
     long long is_deterministic, attention_memory; /* cuDNN's attention */
-    long long update;                             /* train_update */
+    long long update, clip_by;                    /* train_update, gpt_clip */
     long long states_stay; /* no option: weights, gradients and moments do not leave the device */
     long long is_graph, is_dry_run, is_demo, lists_rows, is_help, is_version;
 } train_options;
@@ -91,6 +92,9 @@ typedef struct train_option {
 
 /* Returns the option with this name; NULL: there is none. */
 const train_option* option_find(const char* name);
+
+/* Name i of an OPTION_NAME; NULL: there are fewer. */
+const char* option_name(const train_option* o, int64_t i);
 
 void train_print_help(void);
 

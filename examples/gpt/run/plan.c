@@ -27,6 +27,7 @@ gpt_config train_config(const train_options* o) {
         .separator = (int32_t)o->separator,
         .dropout = o->dropout,
         .seed = (uint64_t)o->seed,
+        .clip_by = (gpt_clip)o->clip_by,
         .type = o->type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32,
         .states = o->has_bf16_states ? MEMO_TYPE_BF16 : MEMO_TYPE_F32,
         .vocabulary = (int32_t)o->vocabulary,
@@ -78,9 +79,9 @@ int64_t train_staged_bytes(const train_options* o) {
 }
 
 memo_session_desc train_session(const train_options* o, memo_policy policy) {
-    static const memo_update update_on[] = {MEMO_UPDATE_PLANNED, MEMO_UPDATE_DEVICE,
-                                            MEMO_UPDATE_HOST, MEMO_UPDATE_DEVICE,
-                                            MEMO_UPDATE_DEVICE}; /* by --update */
+    static const memo_update update_on[] = {
+        MEMO_UPDATE_PLANNED, MEMO_UPDATE_DEVICE, MEMO_UPDATE_HOST,
+        MEMO_UPDATE_DEVICE,  MEMO_UPDATE_DEVICE, MEMO_UPDATE_DEVICE}; /* by --update */
     MEMOB_TABLE_OF(TRAIN_N_UPDATES, update_on);
     const int64_t n_staged = train_staged_bytes(o);
     memo_session_desc desc = MEMO_ZERO(memo_session_desc);
@@ -92,9 +93,14 @@ memo_session_desc train_session(const train_options* o, memo_policy policy) {
     /* Only states that leave the device make groups faster; buffers are others where there may be
      * groups. */
     desc.n_group = desc.device_bytes ? MEMO_GROUP_PLANNED : 1;
+
     desc.update_on = desc.states_stay ? MEMO_UPDATE_DEVICE : update_on[o->update];
+    /* It takes the gradients, which a comparison reads. */
+    const int may_fuse = o->clip_by != GPT_CLIP_STEP && !o->compare;
     desc.update_may = o->update == TRAIN_UPDATE_DEFERRED ? MEMO_MAY_DEFER | MEMO_MAY_NOT_PASS
+                      : o->update == TRAIN_UPDATE_FUSED  ? MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS
                       : o->update == TRAIN_UPDATE_PASS   ? 0
+                      : may_fuse                         ? MEMO_MAY_DEFER | MEMO_MAY_FUSE
                                                          : MEMO_MAY_DEFER;
     if (o->host_memory) /* no rows fit if it only holds the tokens */
         desc.host_bytes = o->host_memory > n_staged ? o->host_memory - n_staged : 1;
@@ -293,6 +299,8 @@ void print_plan(const train_options* o, memo_policy policy, const memo_step_plan
                                      ? "on the host, where moments and master weights stay"
                                  : p->update_at == MEMO_UPDATE_DEFERRED
                                      ? "on the device, of each layer before its next forward"
+                                 : p->update_at == MEMO_UPDATE_FUSED
+                                     ? "on the device, of each layer in its last backward"
                                      : "on the device, behind the backward");
 
     /* Without times, rows go both ways, and each state that the device updates comes once. */

@@ -184,18 +184,6 @@ static memo_status run_read_stalls(run* r, memo_error* error) {
     return status;
 }
 
-memo_status run_gradients(run* r, const job* j, int64_t step, memo_error* error) {
-    const train_options* o = &r->options;
-    double loss_scale = 1.0 / (double)(o->accumulate * o->batch * o->sequence);
-    memo_status status = MEMO_STATUS_OK;
-    for (int64_t m = 0; m < o->accumulate && !status; m++) {
-        train_text_windows(&j->text, o->seed, step, m, o->batch, o->sequence, r->tokens,
-                           r->targets);
-        status = gpt_micro_batch(r->model, r->tokens, r->targets, step, m, loss_scale, error);
-    }
-    return status;
-}
-
 /* A cosine from the largest rate to a tenth of it, after a linear start: of a twentieth of the
  * steps, at most 100; in shorter runs of 20 steps, and of half of fewer than 40. */
 static double learning_rate(const train_options* o, int64_t step) {
@@ -207,9 +195,28 @@ static double learning_rate(const train_options* o, int64_t step) {
     return o->learning_rate * (0.1 + 0.45 * (1 + cos(pi * done)));
 }
 
-memo_status run_update(run* r, int64_t step, double* loss, memo_error* error) {
+static gpt_update_values update_values(const train_options* o, int64_t step) {
     const gpt_update_values values = {
-        {learning_rate(&r->options, step), 0.9, 0.99, 1e-8, 0.01, 0}, 1, interrupted};
+        {learning_rate(o, step), 0.9, 0.99, 1e-8, 0.01, 0}, 1, interrupted};
+    return values;
+}
+
+memo_status run_gradients(run* r, const job* j, int64_t step, memo_error* error) {
+    const train_options* o = &r->options;
+    double loss_scale = 1.0 / (double)(o->accumulate * o->batch * o->sequence);
+    const gpt_update_values values = update_values(o, step);
+    memo_status status = MEMO_STATUS_OK;
+    gpt_set_update(r->model, &values);
+    for (int64_t m = 0; m < o->accumulate && !status; m++) {
+        train_text_windows(&j->text, o->seed, step, m, o->batch, o->sequence, r->tokens,
+                           r->targets);
+        status = gpt_micro_batch(r->model, r->tokens, r->targets, step, m, loss_scale, error);
+    }
+    return status;
+}
+
+memo_status run_update(run* r, int64_t step, double* loss, memo_error* error) {
+    const gpt_update_values values = update_values(&r->options, step);
     memo_status status = gpt_update(r->model, &values, loss, error);
     if (!status) status = run_read_stalls(r, error);
     if (!status && gpt_votes(r->model) > 0) r->stops = 1;
