@@ -77,7 +77,7 @@ static inline memo_status gpt_swap_sizes(const gpt_desc* desc, memo_swap_sizes* 
 }
 
 /* These copy from and to the caller's memory, gpt_n_parameters elements each, of this tensor rank:
- * gradients of gpt_sum_type, parameters of config.type.  They wait for all enqueued work.  If
+ * gradients of gpt_gradient_type, parameters of config.type.  They wait for all enqueued work.  If
  * config.zero splits the gradients, the parts of other ranks are 0. */
 static inline memo_status gpt_get_gradients(gpt_model* model, void* gradients, memo_error* error) {
     model->status = gpt_wait(model, &model->error);
@@ -85,7 +85,7 @@ static inline memo_status gpt_get_gradients(gpt_model* model, void* gradients, m
     for (int64_t b = 0; b < gpt_n_buckets(&model->config); b++) {
         const gpt_rows rows = gpt_updated_part(model, b);
         gpt_copy_array(model, 0, GPT_GRADIENTS, rows,
-                       (char*)gradients + gpt_sum_bytes(model, rows.begin));
+                       (char*)gradients + gpt_array_bytes(model, GPT_GRADIENTS, rows.begin));
     }
     return gpt_finish(model, error);
 }

@@ -155,7 +155,18 @@ static void run_adamw(gpt_real* p, void* m, void* v, memo_type states, const gpt
                       double scale, gpt_adamw_desc desc, gpt_rounding keys, int64_t n) {
     const gpt_update_values values = {desc, scale, 0};
     const double squares = 1;
-    const gpt_adamw_args args = {p, NULL, g, m, v, states, keys, &squares, &values, 1, n};
+    gpt_adamw_args args = {0};
+    args.parameters = p;
+    args.gradients = g;
+    args.moments1 = m;
+    args.moments2 = v;
+    args.kept = args.summed = GPT_REAL_TYPE;
+    args.states = states;
+    args.rounding = keys;
+    args.squares = &squares;
+    args.values = &values;
+    args.decays = 1;
+    args.n = n;
     gpt_adamw(&args, 0, n);
 }
 

@@ -1,5 +1,6 @@
 /* test_gpt_update.c - what AdamW makes of a gradient, against a plain reference: clipped by each
- * norm; and the same bits at every moment of the update, in every budget. */
+ * norm, with states of each kind; and the same bits at every moment of the update, in every
+ * budget. */
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
@@ -18,7 +19,14 @@ static gpt_config random_config(void) {
     if (memo_test_int(0, 2) == 0) config = with_tied_tables(config);
     if (memo_test_int(0, 2) == 0) config.slice_rows = 8;
     if (memo_test_int(0, 1)) config.type = MEMO_TYPE_BF16;
-    if (memo_test_int(0, 1)) config.states = MEMO_TYPE_BF16;
+    return config;
+}
+
+/* --states f32, bf16, pure-bf16, 8bit. */
+enum { N_KINDS = 4 };
+static gpt_config with_states(gpt_config config, int kind) {
+    config.states = kind == 0 ? MEMO_TYPE_F32 : kind < 3 ? MEMO_TYPE_BF16 : MEMO_TYPE_U8;
+    config.is_pure = kind > 1;
     return config;
 }
 
@@ -37,20 +45,49 @@ static memo_status run_gradients(gpt_model* model, int64_t step, const gpt_updat
 
 /* ---- a plain reference ------------------------------------------------------------------------- */
 
+/* The numbers of codes without a sign, as the paper has them: decades that end at 10^0, 10^-1 ...,
+ * of half as many parts each, from the smallest. */
+static int plain_codes(int bits, double values[256]) {
+    int n = 0;
+    values[n++] = 0;
+    for (int decade = 0; decade < bits; decade++) {
+        const double end = pow(10, decade + 1 - bits), n_parts = pow(2, decade);
+        for (int part = 1; part <= (int)n_parts; part++)
+            values[n++] = end / 10 + (end - end / 10) * part / n_parts;
+    }
+    return n;
+}
+
 /* Array `array` of a model, as doubles. */
-static double* doubles_of(gpt_model* model, int array, memo_type type) {
+static double* doubles_of(gpt_model* model, int array) {
+    const gpt_config* config = &model->config;
+    const memo_type type = array == GPT_GRADIENTS  ? gpt_gradient_type(config)
+                           : array >= GPT_MOMENTS1 ? gpt_state_type(config)
+                                                   : gpt_full_type(config);
     const int64_t n = model->layout.n;
-    double* values = (double*)calloc((size_t)n, sizeof *values);
+    double *values = (double*)calloc((size_t)n, sizeof *values), codes[256];
     void* stored = calloc((size_t)n, sizeof(double));
-    if (!values || !stored) abort();
-    for (int64_t b = 0; b < gpt_n_buckets(&model->config); b++) {
+    float* scales = (float*)calloc((size_t)n, sizeof *scales);
+    if (!values || !stored || !scales) abort();
+    plain_codes(array == GPT_MOMENTS1 ? 7 : 8, codes);
+    for (int64_t b = 0; b < gpt_n_buckets(config); b++) {
         const gpt_rows rows = gpt_whole_bucket(model, b);
         gpt_copy_array(model, 0, array, rows, stored);
-        for (int64_t i = rows.begin; i < rows.end; i++)
-            values[i] = (double)gpt_load(stored, type, i - rows.begin);
+        if (type == MEMO_TYPE_U8) gpt_copy_array(model, 0, GPT_SCALES, rows, scales);
+        for (int64_t i = 0; i < gpt_count(rows); i++) {
+            const uint8_t code = ((const uint8_t*)stored)[i];
+            double* value = &values[rows.begin + i];
+            if (type != MEMO_TYPE_U8)
+                *value = (double)gpt_load(stored, type, i);
+            else if (array == GPT_MOMENTS1)
+                *value = (code & 0x80 ? -1 : 1) * codes[code & 0x7f] * (double)scales[i / 256 * 2];
+            else
+                *value = codes[code] * (double)scales[i / 256 * 2 + 1];
+        }
     }
     CHECK_OK(gpt_finish(model, &error));
     free(stored);
+    free(scales);
     return values;
 }
 
@@ -99,45 +136,131 @@ static void check_near(const char* what, const double* x, const double* y, int64
     }
 }
 
+/* Moments of 8 bits: the largest of a block is there, each other is one of the two codes beside it;
+ * but not 0, of a second moment. */
+static void check_codes(const gpt_model* model, int bits, const double* x, const double* y) {
+    double codes[256];
+    const int n_codes = plain_codes(bits, codes);
+    int64_t n_wrong = 0;
+    for (int64_t begin = 0; begin < model->layout.n; begin += 256) {
+        double most = 0;
+        for (int64_t i = begin; i < begin + 256; i++) most = fmax(most, fabs(y[i]));
+        for (int64_t i = begin; i < begin + 256 && most > 0; i++) {
+            const double at = fabs(y[i]) / most, is = fabs(x[i]) / most;
+            int k = 0;
+            while (k + 2 < n_codes && codes[k + 1] <= at) k++;
+            const double low = bits == 8 && k == 0 && at > 0 ? codes[1] : codes[k];
+            n_wrong += is < low * (1 - 1e-4) || is > codes[k + 1] * (1 + 1e-4);
+            n_wrong += x[i] * y[i] < 0;
+        }
+    }
+    CHECK_IS(n_wrong, ==, 0);
+}
+
+static void check_moments(const gpt_model* model, int bits, const double* x, const double* y) {
+    const memo_type states = gpt_state_type(&model->config);
+    if (states == MEMO_TYPE_U8)
+        check_codes(model, bits, x, y);
+    else
+        check_near(bits == 7 ? "moment1" : "moment2", x, y, model->layout.n,
+                   states == MEMO_TYPE_BF16 ? 0.01 : 1e-4);
+}
+
 static void check_update(gpt_config config) {
     const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
-    const memo_type sums = gpt_sum_type(config.type), states = gpt_state_type(&config);
-    const double unit = 1e-4;
     double before = 0, loss = 0;
     own_run run;
     CHECK_OK(gpt_test_open(&desc, &run, &error));
     if (!run.model) return;
     gpt_model* model = run.model;
     const int full = gpt_full_weights(model);
-    const memo_type full_type = full == GPT_MASTERS ? sums : config.type;
     for (int64_t step = 0; step < N_STEPS; step++) {
-        own_memory double* w = doubles_of(model, full, full_type);
-        own_memory double* m = doubles_of(model, GPT_MOMENTS1, states);
-        own_memory double* v = doubles_of(model, GPT_MOMENTS2, states);
+        own_memory double* w = doubles_of(model, full);
+        own_memory double* m = doubles_of(model, GPT_MOMENTS1);
+        own_memory double* v = doubles_of(model, GPT_MOMENTS2);
         CHECK_OK(run_gradients(model, step, &update));
-        own_memory double* g = doubles_of(model, GPT_GRADIENTS, sums);
+        own_memory double* g = doubles_of(model, GPT_GRADIENTS);
         plain_adamw(model, step + 1, before, g, w, m, v);
         before = norm_of(g, gpt_rows_make(0, model->layout.n));
         CHECK_OK(gpt_update(model, &update, &loss, &error));
 
-        own_memory double* new_w = doubles_of(model, full, full_type);
-        own_memory double* new_m = doubles_of(model, GPT_MOMENTS1, states);
-        own_memory double* new_v = doubles_of(model, GPT_MOMENTS2, states);
-        IN_CASE("step %lld, clip %d", (long long)step, (int)config.clip_by);
+        own_memory double* new_w = doubles_of(model, full);
+        own_memory double* new_m = doubles_of(model, GPT_MOMENTS1);
+        own_memory double* new_v = doubles_of(model, GPT_MOMENTS2);
+        IN_CASE("step %lld, clip %d, states %d, pure %d, type %d", (long long)step,
+                (int)config.clip_by, (int)config.states, config.is_pure, (int)config.type);
         CHECK_IS(before, >, 2 * update.clip); /* it is clipped */
-        check_near("weight", new_w, w, model->layout.n, unit);
-        check_near("moment1", new_m, m, model->layout.n, states == MEMO_TYPE_BF16 ? 0.01 : unit);
-        check_near("moment2", new_v, v, model->layout.n, states == MEMO_TYPE_BF16 ? 0.01 : unit);
+        check_near("weight", new_w, w, model->layout.n,
+                   gpt_full_type(&config) == MEMO_TYPE_BF16 ? 0.01 : 1e-4);
+        check_moments(model, 7, new_m, m);
+        check_moments(model, 8, new_v, v);
     }
 }
 
 TEST(updates_match_a_plain_one) {
-    for (int clip = 0; clip < GPT_N_CLIPS; clip++)
-        for (int trial = 0; trial < (int)memo_test_cases(2, 20); trial++) {
-            gpt_config config = random_config();
-            config.clip_by = (gpt_clip)clip;
-            check_update(config);
+    for (int trial = 0; trial < (int)memo_test_cases(6, 60); trial++) {
+        gpt_config config = with_states(random_config(), trial % N_KINDS);
+        config.clip_by = (gpt_clip)(trial % GPT_N_CLIPS);
+        check_update(config);
+    }
+}
+
+/* Gradients in bf16 are those in fp32, summed over a micro-batch and then rounded. */
+TEST(gradients_in_bf16_are_rounded_once_a_micro_batch) {
+    for (int trial = 0; trial < (int)memo_test_cases(3, 30); trial++) {
+        gpt_config config = random_config();
+        double* gradients[2];
+        for (int is_pure = 0; is_pure < 2; is_pure++) {
+            config.is_pure = is_pure;
+            const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
+            own_run run;
+            CHECK_OK(gpt_test_open(&desc, &run, &error));
+            if (!run.model) return;
+            CHECK_OK(run_gradients(run.model, 0, &update));
+            gradients[is_pure] = doubles_of(run.model, GPT_GRADIENTS);
         }
+        const int64_t n = gpt_n_parameters(&config);
+        double most = 0;
+        for (int64_t i = 0; i < n; i++) most = fmax(most, fabs(gradients[0][i]));
+        for (int64_t i = 0; i < n; i++) /* two micro-batches, which may cancel */
+            if (fabs(gradients[1][i] - gradients[0][i]) > fabs(gradients[0][i]) / 128 + most / 256)
+                CHECK_CASE(0, "%lld: %g instead of %g", (long long)i, gradients[1][i],
+                           gradients[0][i]);
+        free(gradients[0]);
+        free(gradients[1]);
+    }
+}
+
+/* Codes are in the order of their numbers, 1 is exact, and what lies between two becomes either, so
+ * that its mean is itself. */
+TEST(codes_of_8_bits_keep_the_mean) {
+    for (int bits = 7; bits <= 8; bits++) {
+        double codes[256];
+        const int n = plain_codes(bits, codes);
+        CHECK_IS(n, ==, 1 << bits);
+        CHECK_IS(gpt_code_value(bits, (uint32_t)n - 1), ==, 1);
+        for (int k = 0; k < n; k++) {
+            const float value = gpt_code_value(bits, (uint32_t)k);
+            CHECK_CASE(fabs((double)value - codes[k]) <= 1e-6 * codes[k], "%d: %g", k, codes[k]);
+            CHECK_IS(gpt_code_of(bits, value, 0), ==, (uint32_t)k);
+            CHECK_IS(gpt_code_of(bits, value, 0xffff), ==, (uint32_t)k);
+        }
+        for (int trial = 0; trial < 300; trial++) {
+            const double x = pow(10, -8.5 * memo_test_real());
+            double sum = 0;
+            int k = 0;
+            while (codes[k + 1] <= x) k++;
+            for (uint32_t random = 0; random < 0x10000; random += 16)
+                sum += codes[gpt_code_of(bits, (float)x, random)];
+            CHECK_CASE(fabs(sum / 4096 - x) <= 1e-3 * (codes[k + 1] - codes[k]) + 1e-6 * x,
+                       "%g becomes %g", x, sum / 4096);
+        }
+        CHECK_IS(gpt_code_of(bits, NAN, 0), ==, 0u);
+        CHECK_IS(gpt_code_of(bits, 2, 0), ==, (uint32_t)n - 1);
+    }
+    CHECK_IS(gpt_moment2_code((gpt_real)1e-30, 1, 0xffff), ==, 1); /* not 0 */
+    CHECK_IS(gpt_moment2_code(0, 0, 0), ==, 0);
+    CHECK_IS(gpt_moment1_code((gpt_real)-1e-30, 1, 0xffff), ==, 0); /* without a sign */
 }
 
 /* ---- every moment, every budget ---------------------------------------------------------------- */
@@ -207,8 +330,9 @@ static void check_moment(gpt_config config, const struct moment* at, int64_t dev
     CHECK_OK(gpt_create(&desc, &run.model, &error));
     if (!run.model) return;
     const outcome of = outcome_of(run.model);
-    IN_CASE("%s, %lld bytes, clip %d, states %d, type %d", at->name, (long long)device_bytes,
-            (int)config.clip_by, (int)config.states, (int)config.type);
+    IN_CASE("%s, %lld bytes, clip %d, states %d, pure %d, type %d", at->name,
+            (long long)device_bytes, (int)config.clip_by, (int)config.states, config.is_pure,
+            (int)config.type);
     CHECK(!memcmp(of.losses, expected->losses, sizeof of.losses));
     for (int array = 0; array < GPT_FROZEN; array++)
         CHECK_CASE(of.digests[array] == expected->digests[array], "array %d", array);
@@ -220,7 +344,7 @@ static void check_moment(gpt_config config, const struct moment* at, int64_t dev
 TEST(every_moment_and_budget_gives_the_same_bits) {
     int counts[3] = {0};
     for (int trial = 0; trial < (int)memo_test_cases(3, 40); trial++) {
-        gpt_config config = random_config();
+        gpt_config config = with_states(random_config(), (trial + 2) % N_KINDS);
         config.clip_by = (gpt_clip)((trial + 1) % GPT_N_CLIPS);
         const gpt_desc kept = gpt_test_desc(config, MEMO_POLICY_KEEP, 0);
         own_run run;

@@ -177,7 +177,7 @@ defers() {
     grep 'bitwise the same' "$folder/one.out" && grep ' 0 races' "$folder/one.out" || return 1
     for update in pass fused; do
         # shellcheck disable=SC2086
-        "$trainer" $tiny $tight --clip-by layer --update $update --loss-log "$folder/$update.log" --save "$folder/$update.save" \
+        "$trainer" $tiny $tight --clip-by layer --states 8bit --update $update --loss-log "$folder/$update.log" --save "$folder/$update.save" \
             >"$folder/$update.out" 2>&1 || { cat "$folder/$update.out"; return 1; }
     done
     grep '^update  *on the device, of each layer in its last backward' "$folder/fused.out" &&

@@ -145,7 +145,7 @@ inputs_are_not_overwritten() { # test
 
 # A pause changes no bit, with every split of the states; the file is replaced whole.
 a_resumed_run_has_the_same_losses() { # test
-    for ranks in '' '--data 2 --zero 2' '--tensor 2 --type bf16 --states bf16' '--ring 2 --policy recompute'; do
+    for ranks in '' '--data 2 --zero 2 --states 8bit' '--tensor 2 --type bf16 --states bf16' '--ring 2 --policy recompute'; do
         rm -f saved*
         works $tiny $ranks --steps 6 --batch 2 --dropout 0.1 --loss-log whole.log
         works $tiny $ranks --steps 6 --batch 2 --dropout 0.1 --stop 2 --save saved --loss-log first.log

@@ -773,10 +773,40 @@ bf16_is_compared_and_drawn() { # test
     run $tiny --loss-log f32.log
     compares_and_draws $tiny --type bf16 --data 2 --zero 1 --batch 2 --output bf16/run --loss-log bf16.log
     ! cmp -s f32.log bf16.log || fail 'the type changes nothing'
-    refused '--states f16: unknown states; use f32 or bf16' $tiny --states f16
+    refused '--states f16: unknown states; use f32, bf16, pure-bf16 or 8bit' $tiny --states f16
     prints 'bitwise the same' $tiny --states bf16 --compare 2 --loss-log states.log
     expect_same_lines 1 f32.log states.log
     ! cmp -s f32.log states.log || fail 'the type of the states changes nothing'
+}
+
+# Gradients in bf16, no master weights, moments of 8 bits: as equal where they leave the device, at every moment and after a cut.
+# A file has 2 bytes of weights and 2 of moments, and scales.
+states_take_six_bytes() { # test
+    least='--policy alpha --steps 6 --accumulate 2 --device-memory 290KiB --clip-by before'
+    for options in '--type bf16 --states 8bit' ${all:+'--states 8bit' '--type bf16 --states pure-bf16' '--slice-rows 24 --states pure-bf16'}; do
+        rm -f kept.log kept.save
+        works $tiny $options --steps 6 --accumulate 2 --clip-by before --policy keep --loss-log kept.log --save kept.save
+        prints '^update  *on the device, of each layer in its last' $tiny $options $least --update fused --loss-log cut.log --save cut.save
+        expect_same kept.log cut.log
+        expect_same kept.save cut.save
+        works $tiny $options $least --update deferred --stop 3 --save cut.save --loss-log cut.log
+        works $tiny $options $least --update fused --resume cut.save --save cut.save --loss-log cut.log
+        expect_same kept.log cut.log
+        expect_same kept.save cut.save
+        has_losses_of kept.log $tiny $options $least --update host
+    done
+    refused 'a checkpoint of another model: its --states is [a-z0-9-]*, not f32' $tiny --type bf16 --resume kept.save
+    refused '--states 8bit does not work with --tensor 2, .*; --states pure-bf16 would work' $tiny --states 8bit --tensor 2
+}
+
+# 31 layers of 8B's shape in 24 + 112 GiB.
+six_bytes_are_faster_than_fourteen() { # slow test
+    shape="--dry-run --cluster h200 --random-tokens --vocabulary 128256 --hidden 4096 --heads 32 --kv-heads 8 --mlp swiglu --mlp-columns 14336
+        --layers 31 --seq 65536 --batch 1 --tile 4096 --mlp-rows 8192 --deterministic 0 --device-memory 24GiB --host-memory 112GiB"
+    for states in bf16:14000 pure-bf16:12300 8bit:12250; do
+        works $shape --states ${states%:*}
+        awk -v most="${states#*:}" '/^predicted / { n = $2 } END { exit !(n > 0 && n < most) }' out || fail "$states: $(grep ^predicted out)"
+    done
 }
 
 # Tokens of any number; the rate and its share of a peak are one number, and one of the options.

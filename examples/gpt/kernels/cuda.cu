@@ -202,16 +202,89 @@ template <int W> __global__ static void gpt_adamw_kernel(gpt_adamw_args a, gpt_k
     WARPS_EACH_THREAD(at, a.n / W) {
         const int64_t i = at * W;
         float x[W], g[W], m[W], v[W];
-        gpt_read<W>(x, a.parameters, MEMO_TYPE_F32, i);
-        gpt_read<W>(g, a.gradients, MEMO_TYPE_F32, i);
+        gpt_read<W>(x, a.parameters, a.kept, i);
+        gpt_read<W>(g, a.gradients, a.summed, i);
         gpt_read<W>(m, a.moments1, a.states, i);
         gpt_read<W>(v, a.moments2, a.states, i);
-        for (int k = 0; k < W; k++)
-            gpt_adamw_element(&x[k], &m[k], &v[k], a.states, g[k], a.rounding.first + i + k, &f);
-        gpt_write<W>(a.parameters, MEMO_TYPE_F32, i, x);
+        for (int k = 0; k < W; k++) {
+            const gpt_random random = gpt_random_of(&f, a.rounding.first + i + k);
+            gpt_adamw_element(&x[k], &m[k], &v[k], g[k], &f);
+            x[k] = gpt_rounded(a.kept, x[k], random.parameter);
+            m[k] = gpt_rounded(a.states, m[k], random.moment1);
+            v[k] = gpt_rounded(a.states, v[k], random.moment2);
+        }
+        gpt_write<W>(a.parameters, a.kept, i, x);
         gpt_write<W>(a.moments1, a.states, i, m);
         gpt_write<W>(a.moments2, a.states, i, v);
         if (a.weights) gpt_write<W>(a.weights, type, i, x);
+    }
+}
+
+/* Moments of 8 bits: a warp a block, W elements a lane side by side.  IS_WIDE: all addresses are
+ * multiples of 16; the last block may be short, and is then read one by one. */
+template <bool IS_WIDE> __global__ static void gpt_adamw_blocks_kernel(gpt_adamw_args a) {
+    enum { W = GPT_BLOCK / WARPS_LANES };
+    const gpt_adamw_factors f = gpt_adamw_factors_of(&a);
+    uint8_t *codes1 = (uint8_t*)a.moments1, *codes2 = (uint8_t*)a.moments2;
+    WARPS_EACH(block, (a.n + GPT_BLOCK - 1) / GPT_BLOCK) {
+        const int64_t i = block * GPT_BLOCK + WARPS_LANE * W;
+        const int n = (int)gpt_min(W, a.n - i); /* of this lane; none: 0 or less */
+        const bool is_wide = IS_WIDE && (block + 1) * GPT_BLOCK <= a.n;
+        float* scales = (float*)a.scales + 2 * block;
+        float x[W] = {}, g[W] = {}, m[W] = {}, v[W] = {}, most1 = 0, most2 = 0;
+        uint8_t c1[W] = {}, c2[W] = {};
+        if (is_wide) {
+            gpt_read<W>(x, a.parameters, a.kept, i);
+            gpt_read<W>(g, a.gradients, a.summed, i);
+            const uint2 words1 = *(const uint2*)(const void*)(codes1 + i),
+                        words2 = *(const uint2*)(const void*)(codes2 + i);
+            memcpy(c1, &words1, sizeof c1);
+            memcpy(c2, &words2, sizeof c2);
+        }
+        for (int k = 0; k < n && !is_wide; k++) {
+            x[k] = gpt_load(a.parameters, a.kept, i + k);
+            g[k] = gpt_load(a.gradients, a.summed, i + k);
+            c1[k] = codes1[i + k];
+            c2[k] = codes2[i + k];
+        }
+
+        /* The element, and the largest of the block: each lane has read the scales before it gives
+         * its own. */
+        for (int k = 0; k < W; k++) {
+            if (k >= n) break;
+            m[k] = gpt_moment1_of(c1[k], scales[0]);
+            v[k] = gpt_moment2_of(c2[k], scales[1]);
+            gpt_adamw_element(&x[k], &m[k], &v[k], g[k], &f);
+            most1 = fmaxf(most1, fabsf(m[k]));
+            most2 = fmaxf(most2, v[k]);
+        }
+        most1 = gpt_warp_max(most1);
+        most2 = gpt_warp_max(most2);
+        for (int k = 0; k < W; k++) {
+            if (k >= n) break;
+            const gpt_random random = gpt_random_of(&f, a.rounding.first + i + k);
+            x[k] = gpt_rounded(a.kept, x[k], random.parameter);
+            c1[k] = gpt_moment1_code(m[k], most1, random.moment1);
+            c2[k] = gpt_moment2_code(v[k], most2, random.moment2);
+        }
+
+        if (WARPS_LANE == 0) {
+            scales[0] = most1;
+            scales[1] = most2;
+        }
+        if (is_wide) {
+            uint2 words1, words2;
+            gpt_write<W>(a.parameters, a.kept, i, x);
+            memcpy(&words1, c1, sizeof words1);
+            memcpy(&words2, c2, sizeof words2);
+            *(uint2*)(void*)(codes1 + i) = words1;
+            *(uint2*)(void*)(codes2 + i) = words2;
+        }
+        for (int k = 0; k < n && !is_wide; k++) {
+            gpt_store(a.parameters, a.kept, i + k, x[k]);
+            codes1[i + k] = c1[k];
+            codes2[i + k] = c2[k];
+        }
     }
 }
 
@@ -470,8 +543,8 @@ __global__ static void gpt_cross_entropy_kernel(gpt_tokens_args a, gpt_kernel_ty
 /* partials[t] = the sum of the squares that warp t takes, 4 elements a lane at a time.  W 1 reads
  * them one by one. */
 template <int W>
-__global__ static void gpt_squares_kernel(double* partials, const float* x, int64_t n,
-                                          int64_t n_partials) {
+__global__ static void gpt_squares_kernel(double* partials, const void* x, memo_type type,
+                                          int64_t n, int64_t n_partials) {
     const int64_t step = n_partials * WARPS_LANES * 4;
     WARPS_EACH(t, n_partials) {
         double sum = 0;
@@ -481,10 +554,10 @@ __global__ static void gpt_squares_kernel(double* partials, const float* x, int6
             for (int i = 0; i < GPT_CUDA_AHEAD; i++) {
                 const int64_t at = first + i * step;
                 if (W == 4 && at + 4 <= n) {
-                    gpt_read<4>(values[i], x, MEMO_TYPE_F32, at);
+                    gpt_read<4>(values[i], x, type, at);
                 } else {
                     for (int k = 0; k < 4; k++)
-                        if (at + k < n) values[i][k] = x[at + k];
+                        if (at + k < n) values[i][k] = gpt_load(x, type, at + k);
                 }
             }
             for (int i = 0; i < GPT_CUDA_AHEAD; i++)
@@ -923,12 +996,24 @@ static memo_status gpt_cuda_squares(gpt_cuda_kernels* c, memo_stream stream,
                                     const gpt_squares_args* a, memo_error* error) {
     const int64_t n_warps = (a->n + 4 * WARPS_LANES - 1) / (4 * WARPS_LANES);
     const int64_t n_partials = gpt_min(n_warps, GPT_CUDA_PARTIALS), n = n_partials * WARPS_LANES;
-    const float* x = (const float*)a->x;
-    if (GPT_LAUNCH(n, (uintptr_t)x % 16 ? gpt_squares_kernel<1> : gpt_squares_kernel<4>,
-                   c->partials, x, a->n, n_partials))
+    if (GPT_LAUNCH(n, (uintptr_t)a->x % 16 ? gpt_squares_kernel<1> : gpt_squares_kernel<4>,
+                   c->partials, a->x, a->type, a->n, n_partials))
         return error->status;
     return GPT_LAUNCH(GPT_LANES, gpt_fold_kernel<double>, a->lanes, c->partials, n_partials,
                       GPT_LANES, 1);
+}
+
+static memo_status gpt_cuda_adamw(gpt_cuda_kernels* c, memo_stream stream, const gpt_adamw_args* a,
+                                  memo_error* error) {
+    const int64_t n_blocks = (a->n + GPT_BLOCK - 1) / GPT_BLOCK;
+    const bool is_wide =
+        gpt_is_wide(0, a->parameters, a->gradients, a->weights, a->moments1, a->moments2);
+    if (a->states == MEMO_TYPE_U8)
+        return GPT_LAUNCH(n_blocks * WARPS_LANES,
+                          is_wide ? gpt_adamw_blocks_kernel<true> : gpt_adamw_blocks_kernel<false>,
+                          *a);
+    return is_wide && a->n % 8 == 0 ? GPT_LAUNCH(a->n / 4, gpt_adamw_kernel<4>, *a, c->type)
+                                    : GPT_LAUNCH(a->n, gpt_adamw_kernel<1>, *a, c->type);
 }
 
 static memo_status gpt_cuda_attend(gpt_cuda_kernels* c, memo_stream stream, gpt_kind kind,
@@ -992,11 +1077,7 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, const gpt
     case GPT_KIND_NORM_TOTAL:
         return GPT_LAUNCH(1, gpt_total_kernel, a.total.total, a.total.lanes, a.total.vote,
                           a.total.values);
-    case GPT_KIND_ADAMW:
-        return gpt_is_wide(a.adamw.n, a.adamw.parameters, a.adamw.gradients, a.adamw.weights,
-                           a.adamw.moments1, a.adamw.moments2)
-                   ? GPT_LAUNCH(a.adamw.n / 4, gpt_adamw_kernel<4>, a.adamw, c->type)
-                   : GPT_LAUNCH(a.adamw.n, gpt_adamw_kernel<1>, a.adamw, c->type);
+    case GPT_KIND_ADAMW: return gpt_cuda_adamw(c, stream, &a.adamw, error);
     case GPT_KIND_INITIAL: return GPT_LAUNCH(a.initial.n, gpt_initial_kernel, a.initial, c->type);
     case GPT_KIND_ROPE_TABLE:
         return GPT_LAUNCH(a.rope_table.n_positions * a.rope_table.head_size / 2,

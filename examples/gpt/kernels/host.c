@@ -11,7 +11,7 @@ __typeof__(cblas_sgemm)* gpt_blas_gemm;
 
 /* Pieces of an operation that threads share: rows, if the operation treats each row alone; outputs,
  * for the gradient of a weight; elements. */
-enum { GPT_PIECE_ROWS = 64, GPT_PIECE_OUTPUTS = 48, GPT_PIECE_ELEMENTS = 8192 };
+enum { GPT_PIECE_ROWS = 64, GPT_PIECE_OUTPUTS = 48, GPT_PIECE_ELEMENTS = 8192 /* whole blocks */ };
 
 /* ---- linear: y = x W^T ---- */
 
@@ -175,8 +175,12 @@ static void gpt_loss_run(const gpt_loss_args* a) {
 /* ---- sums, the optimizer ---- */
 
 static void gpt_squares_run(const gpt_squares_args* a) {
-    const gpt_real* x = gpt_in(a->x, 0);
     int64_t i = 0;
+    if (a->type == MEMO_TYPE_BF16) {
+        for (; i < a->n; i++) a->lanes[i % GPT_LANES] += pow((double)gpt_load(a->x, a->type, i), 2);
+        return;
+    }
+    const gpt_real* x = gpt_in(a->x, 0);
     for (; i + GPT_LANES <= a->n; i += GPT_LANES)
         for (int j = 0; j < GPT_LANES; j++) a->lanes[j] += (double)x[i + j] * (double)x[i + j];
     for (int j = 0; i + j < a->n; j++) a->lanes[j] += (double)x[i + j] * (double)x[i + j];

@@ -28,7 +28,8 @@
 
 enum {
     GPT_BYTES = 256, /* the vocabulary of a model of bytes */
-    GPT_LANES = 16   /* partial sums of a reduction: vectorizable, in a fixed order */
+    GPT_LANES = 16,  /* partial sums of a reduction: vectorizable, in a fixed order */
+    GPT_BLOCK = 256  /* moments of 8 bits that share two scales, for each a float */
 };
 
 GPT_INLINE int64_t gpt_min(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -113,7 +114,7 @@ typedef struct gpt_adamw_desc {
     int64_t update; /* from 1: for the bias correction of the moments */
 } gpt_adamw_desc;
 
-/* Of the moments to bf16. */
+/* At random: of moments to bf16 and to 8 bits, and of weights without master weights. */
 typedef struct gpt_rounding {
     uint64_t seed;
     int64_t first; /* the number of element 0 among all parameters */
@@ -287,7 +288,8 @@ typedef struct gpt_loss_args {
 
 typedef struct gpt_squares_args {
     const void* x;
-    double* lanes; /* (GPT_LANES); element i is added to lane i % GPT_LANES */
+    double* lanes;  /* (GPT_LANES); element i is added to lane i % GPT_LANES */
+    memo_type type; /* of x: sums, or BF16 */
     int64_t n;
 } gpt_squares_args;
 
@@ -298,11 +300,12 @@ typedef struct gpt_total_args {
 } gpt_total_args;
 
 typedef struct gpt_adamw_args {
-    void* parameters; /* sums: the master weights */
-    void* weights;    /* their rounded copy; NULL: none */
-    const void* gradients;
+    void* parameters;      /* of type `kept`: the master weights, or weights without them */
+    void* weights;         /* their rounded copy; NULL: none */
+    const void* gradients; /* of type `summed` */
     void *moments1, *moments2;
-    memo_type states; /* of both moments: that of sums, or BF16 */
+    void* scales;                   /* (blocks, 2), floats; of moments of 8 bits alone */
+    memo_type kept, summed, states; /* sums, or BF16; states, of both moments, also U8: 8 bits */
     gpt_rounding rounding;
     const double* squares; /* of the gradient that clip limits; NULL: clip multiplies it */
     const gpt_update_values* values;

@@ -527,7 +527,8 @@ GPT_FUNCTION double gpt_cross_entropy(gpt_real* logits, /* (columns) */
 /* The factors of an update.  The gradient is first multiplied by scale. */
 typedef struct gpt_adamw_factors {
     gpt_real beta1, beta2, scale, epsilon, decay, rate, correct_v;
-    uint64_t key; /* of rounding moments */
+    int32_t is_rounded;
+    uint64_t key; /* of rounding */
 } gpt_adamw_factors;
 
 GPT_INLINE gpt_adamw_factors gpt_adamw_factors_of(const gpt_adamw_args* a) {
@@ -542,6 +543,8 @@ GPT_INLINE gpt_adamw_factors gpt_adamw_factors_of(const gpt_adamw_args* a) {
     f.decay = a->decays ? (gpt_real)(desc->learning_rate * desc->weight_decay) : 0;
     f.rate = (gpt_real)(desc->learning_rate / (1 - pow(desc->beta1, (double)desc->update)));
     f.correct_v = (gpt_real)(1 / (1 - pow(desc->beta2, (double)desc->update)));
+    f.is_rounded =
+        a->states == MEMO_TYPE_U8 || a->states == MEMO_TYPE_BF16 || a->kept == MEMO_TYPE_BF16;
     f.key = gpt_mix(gpt_mix(a->rounding.seed) ^ (uint64_t)desc->update);
     return f;
 }
@@ -554,43 +557,154 @@ GPT_INLINE uint16_t gpt_bf16_rounded(float value, uint32_t random) {
     if ((bits & 0x7f800000u) == 0x7f800000u) return memo_bf16_from_f32(value); /* not finite */
     return (uint16_t)((bits + (random & 0xffffu)) >> 16);
 }
-/* The value that a moment of type `states` keeps. */
-GPT_INLINE gpt_real gpt_moment_rounded(memo_type states, gpt_real value, uint32_t random) {
-    if (states != MEMO_TYPE_BF16) return value;
+/* What is stored as this type, rounded at random. */
+GPT_INLINE gpt_real gpt_rounded(memo_type type, gpt_real value, uint32_t random) {
+    if (type != MEMO_TYPE_BF16) return value;
     return (gpt_real)memo_f32_from_bf16(gpt_bf16_rounded((float)value, random));
 }
 
-/* AdamW (Loshchilov and Hutter 2019) of element i, the `number`th of all parameters.  The moments
- * are of type `states`, and rounded to it after the update.  Rounding to the nearest bf16 would
- * lose a change below 1/512 of a moment, which the second one's change per update usually is: it
- * would never decay with beta2 = 0.999.  Rounding at random keeps its mean.  The random bits are a
- * function of seed, update and number: every policy and every split of the optimizer gives the
- * same. */
-GPT_INLINE void gpt_adamw_element(gpt_real* parameter, gpt_real* moment1, gpt_real* moment2,
-                                  memo_type states, gpt_real gradient, int64_t number,
-                                  const gpt_adamw_factors* f) {
-    const gpt_real g = gradient * f->scale;
-    const gpt_real m = f->beta1 * *moment1 + (1 - f->beta1) * g;
-    const gpt_real v = f->beta2 * *moment2 + (1 - f->beta2) * g * g;
-    const uint64_t random = states == MEMO_TYPE_BF16 ? gpt_mix(f->key ^ (uint64_t)number) : 0;
-    *moment1 = gpt_moment_rounded(states, m, (uint32_t)random);
-    *moment2 = gpt_moment_rounded(states, v, (uint32_t)(random >> 32));
-    *parameter -= f->rate * m / (gpt_sqrt(v * f->correct_v) + f->epsilon) + f->decay * *parameter;
+/* ---- moments of 8 bits ----
+ *
+ * Block-wise quantization with dynamic tree numbers: Dettmers, Lewis, Shleifer and Zettlemoyer 2021,
+ * "8-bit Optimizers via Block-wise Quantization", arXiv 2110.02861.  A moment is a code's number
+ * times the scale of its block, the largest of the block.  The first moment has a sign and 7 bits,
+ * the second one 8 bits.  Code 0 is 0.  Codes k from 2^i to 2^(i + 1) - 1 divide the decade that
+ * ends at 10^(i + 1 - bits) evenly, and have the upper ends of the parts:
+ *
+ *     10^(i + 1 - bits) (0.1 + 0.9 (k + 1 - 2^i) / 2^i)
+ *
+ * So the largest of a block is exact.  (The paper takes the middles.)  Numbers between two codes are
+ * rounded at random, as moments in bf16. */
+
+/* A tenth of the end of decade i, of so many bits. */
+GPT_INLINE float gpt_code_unit(int bits, int i) {
+    const float units[] = {1e-8f, 1e-7f, 1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f};
+    return units[8 - bits + i];
+}
+/* With one rounding, so that it is the same wherever it is compiled. */
+GPT_INLINE float gpt_code_value(int bits, uint32_t code) {
+    const float number = (float)code;
+    uint32_t word;
+    if (!code) return 0;
+    memcpy(&word, &number, sizeof word);
+    const int i = (int)(word >> 23) - 127; /* the highest bit of code */
+    return ((float)(9 * (code + 1)) / (float)(1u << i) - 8) * gpt_code_unit(bits, i);
 }
 
-/* Elements [begin, end). */
+/* The code at or below x, from 0 to 1; then, at random, the next. */
+GPT_INLINE uint32_t gpt_code_of(int bits, float x, uint32_t random) {
+    const uint32_t most = (1u << bits) - 1;
+    int i = 0;
+    if (!(x > 0)) return 0; /* nor what is no number */
+    if (!(x < 1)) return most;
+
+    /* Decade i begins at code 2^i - 1. */
+    for (int d = 0; d < bits - 1; d++) i += x >= 10 * gpt_code_unit(bits, d);
+    const float parts = (x / gpt_code_unit(bits, i) - 1) * (float)(1u << i) / 9;
+    uint32_t code = (1u << i) - 1 + (parts > 0 ? (uint32_t)parts : 0);
+    if (code > most - 1) code = most - 1;
+
+    /* The division may err by one code. */
+    float low = gpt_code_value(bits, code), high = gpt_code_value(bits, code + 1);
+    if (low > x) {
+        high = low;
+        low = gpt_code_value(bits, --code);
+    } else if (high <= x && code < most - 1) {
+        low = high;
+        high = gpt_code_value(bits, ++code + 1);
+    }
+    return code + ((x - low) * 65536 > (float)(random & 0xffffu) * (high - low));
+}
+
+GPT_INLINE gpt_real gpt_moment1_of(uint8_t code, float scale) {
+    const float value = gpt_code_value(7, code & 0x7fu) * scale;
+    return (gpt_real)(code & 0x80u ? -value : value);
+}
+GPT_INLINE gpt_real gpt_moment2_of(uint8_t code, float scale) {
+    return (gpt_real)(gpt_code_value(8, code) * scale);
+}
+GPT_INLINE uint8_t gpt_moment1_code(gpt_real moment, float scale, uint32_t random) {
+    const uint32_t code = gpt_code_of(7, fabsf((float)moment) / scale, random);
+    return (uint8_t)(moment < 0 && code ? code | 0x80u : code);
+}
+/* Not 0 of more than 0: AdamW divides by the root. */
+GPT_INLINE uint8_t gpt_moment2_code(gpt_real moment, float scale, uint32_t random) {
+    const uint32_t code = gpt_code_of(8, (float)moment / scale, random);
+    return (uint8_t)(code || !(moment > 0) ? code : 1);
+}
+
+/* ---- AdamW ---- */
+
+/* The random bits of element `number` among all parameters, 16 each for the moments and the
+ * parameter: a function of seed, update and number, so that every policy and every split of the
+ * optimizer gives the same. */
+typedef struct gpt_random {
+    uint32_t moment1, moment2, parameter;
+} gpt_random;
+GPT_INLINE gpt_random gpt_random_of(const gpt_adamw_factors* f, int64_t number) {
+    const uint64_t bits = f->is_rounded ? gpt_mix(f->key ^ (uint64_t)number) : 0;
+    gpt_random random;
+    random.moment1 = (uint32_t)bits;
+    random.parameter = (uint32_t)(bits >> 16);
+    random.moment2 = (uint32_t)(bits >> 32);
+    return random;
+}
+
+/* AdamW (Loshchilov and Hutter 2019) of an element.  Rounding a moment to the nearest bf16 would
+ * lose a change below 1/512 of it, which the second one's change per update usually is: it would
+ * never decay with beta2 = 0.999.  Rounding at random keeps its mean. */
+GPT_INLINE void gpt_adamw_element(gpt_real* parameter, gpt_real* moment1, gpt_real* moment2,
+                                  gpt_real gradient, const gpt_adamw_factors* f) {
+    const gpt_real g = gradient * f->scale;
+    *moment1 = f->beta1 * *moment1 + (1 - f->beta1) * g;
+    *moment2 = f->beta2 * *moment2 + (1 - f->beta2) * g * g;
+    *parameter -= f->rate * *moment1 / (gpt_sqrt(*moment2 * f->correct_v) + f->epsilon) +
+                  f->decay * *parameter;
+}
+
+/* Elements [begin, end) of a block: its moments of 8 bits, unpacked and packed. */
+static void gpt_adamw_block(const gpt_adamw_args* a, const gpt_adamw_factors* f, int64_t begin,
+                            int64_t end) {
+    float* scales = (float*)a->scales + begin / GPT_BLOCK * 2;
+    uint8_t *codes1 = (uint8_t*)a->moments1, *codes2 = (uint8_t*)a->moments2;
+    gpt_real m[GPT_BLOCK], v[GPT_BLOCK], most1 = 0, most2 = 0;
+    for (int64_t i = begin; i < end; i++) {
+        const gpt_random random = gpt_random_of(f, a->rounding.first + i);
+        gpt_real x = gpt_load(a->parameters, a->kept, i);
+        m[i - begin] = gpt_moment1_of(codes1[i], scales[0]);
+        v[i - begin] = gpt_moment2_of(codes2[i], scales[1]);
+        gpt_adamw_element(&x, &m[i - begin], &v[i - begin], gpt_load(a->gradients, a->summed, i),
+                          f);
+        gpt_store(a->parameters, a->kept, i, gpt_rounded(a->kept, x, random.parameter));
+        if (most1 < m[i - begin]) most1 = m[i - begin];
+        if (most1 < -m[i - begin]) most1 = -m[i - begin];
+        if (most2 < v[i - begin]) most2 = v[i - begin];
+    }
+    scales[0] = (float)most1;
+    scales[1] = (float)most2;
+    for (int64_t i = begin; i < end; i++) {
+        const gpt_random random = gpt_random_of(f, a->rounding.first + i);
+        codes1[i] = gpt_moment1_code(m[i - begin], scales[0], random.moment1);
+        codes2[i] = gpt_moment2_code(v[i - begin], scales[1], random.moment2);
+    }
+}
+
+/* Elements [begin, end); of moments of 8 bits, whole blocks. */
 GPT_FUNCTION void gpt_adamw(const gpt_adamw_args* a, int64_t begin, int64_t end) {
     const gpt_adamw_factors f = gpt_adamw_factors_of(a);
-    gpt_real* parameters = gpt_out(a->parameters, 0);
-    for (int64_t i = begin; i < end; i++) {
+    for (int64_t i = begin; i < end && a->states == MEMO_TYPE_U8; i += GPT_BLOCK)
+        gpt_adamw_block(a, &f, i, gpt_min(i + GPT_BLOCK, end));
+    for (int64_t i = begin; i < end && a->states != MEMO_TYPE_U8; i++) {
+        const gpt_random random = gpt_random_of(&f, a->rounding.first + i);
+        gpt_real x = gpt_load(a->parameters, a->kept, i);
         gpt_real m = gpt_load(a->moments1, a->states, i), v = gpt_load(a->moments2, a->states, i);
-        gpt_adamw_element(&parameters[i], &m, &v, a->states, *gpt_in(a->gradients, i),
-                          a->rounding.first + i, &f);
-        gpt_store(a->moments1, a->states, i, m);
-        gpt_store(a->moments2, a->states, i, v);
+        gpt_adamw_element(&x, &m, &v, gpt_load(a->gradients, a->summed, i), &f);
+        gpt_store(a->parameters, a->kept, i, gpt_rounded(a->kept, x, random.parameter));
+        gpt_store(a->moments1, a->states, i, gpt_rounded(a->states, m, random.moment1));
+        gpt_store(a->moments2, a->states, i, gpt_rounded(a->states, v, random.moment2));
     }
     for (int64_t i = begin; i < end && a->weights; i++)
-        gpt_store(a->weights, MEMO_TYPE_BF16, i, parameters[i]);
+        gpt_store(a->weights, MEMO_TYPE_BF16, i, *gpt_in(a->parameters, i));
 }
 
 #endif

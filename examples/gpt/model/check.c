@@ -23,8 +23,10 @@ static memo_status gpt_check_numbers(const gpt_config* c, memo_error* error) {
                            c->norm_epsilon);
     if (!gpt_is_rope(&c->rope))
         return gpt_invalid(error, "gpt_config.rope: a number is out of range; see kernels.h");
-    if (c->states != MEMO_TYPE_F32 && c->states != MEMO_TYPE_BF16)
-        return gpt_invalid(error, "--states: not F32 or BF16 (%d)", (int)c->states);
+    if (c->states != MEMO_TYPE_F32 && c->states != MEMO_TYPE_BF16 && c->states != MEMO_TYPE_U8)
+        return gpt_invalid(error, "--states: not F32, BF16 or U8 (%d)", (int)c->states);
+    if (c->states == MEMO_TYPE_U8 && !c->is_pure)
+        return gpt_invalid(error, "gpt_config.states: U8 needs is_pure");
     if ((int)c->clip_by < 0 || (int)c->clip_by >= GPT_N_CLIPS)
         return gpt_invalid(error, "gpt_config.clip_by: %d is not a gpt_clip", (int)c->clip_by);
     return MEMO_STATUS_OK;
@@ -56,6 +58,26 @@ static memo_status gpt_check_model(const gpt_config* c, memo_error* error) {
         (double)heads * (double)gpt_head_size(c) > 1 << 20)
         return gpt_invalid(error, "this model needs more than 10^18 bytes; try fewer --layers, a "
                                   "smaller --hidden, --batch or --seq");
+    return MEMO_STATUS_OK;
+}
+
+/* What weights and moments may lie in. */
+static memo_status gpt_check_states(const gpt_config* c, memo_error* error) {
+    const int is_8bit = c->states == MEMO_TYPE_U8;
+    const char* name = is_8bit ? "8bit" : "pure-bf16";
+    if (!c->is_pure) return MEMO_STATUS_OK;
+    if (gpt_sum_type(c->type) != MEMO_TYPE_F32)
+        return gpt_invalid(error, "gpt_config.is_pure: type F64; F32 or BF16 would work");
+    if (c->lora.rank)
+        return gpt_invalid(error,
+                           "--states %s does not work with adapters, which are few; --states "
+                           "bf16 would work",
+                           name);
+    if (is_8bit && gpt_degree(c->tensor) > 1)
+        return gpt_invalid(error,
+                           "--states 8bit does not work with --tensor %d, which splits its "
+                           "blocks of %d; --states pure-bf16 would work",
+                           c->tensor, GPT_BLOCK);
     return MEMO_STATUS_OK;
 }
 
@@ -199,5 +221,6 @@ memo_status gpt_check_config(const gpt_config* config, memo_error* error) {
     if (!status) status = gpt_check_tensor(config, error);
     if (!status) status = gpt_check_degrees(config, error);
     if (!status) status = gpt_lora_check(config, error);
+    if (!status) status = gpt_check_states(config, error);
     return status ? status : gpt_check_slices(config, error);
 }

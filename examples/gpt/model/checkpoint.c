@@ -25,16 +25,23 @@ MEMOB_TABLE_OF(GPT_FILE_NUMBERS, gpt_file_names);
 
 /* ---- layout of the file --------------------------------------------------------------------- */
 
-/* Where an array of a tensor begins: 0 weights, 1 and 2 moments.  array 0 of the tensor after the
- * last one is the end of the file. */
+/* Arrays of a tensor: weights, two moments, scales. */
+enum { GPT_FILE_ARRAYS = 4 };
+static int64_t gpt_file_array_bytes(const gpt_config* config, int array, int64_t n) {
+    const int64_t n_blocks = (n + GPT_BLOCK - 1) / GPT_BLOCK;
+    if (array == 0) return n * memo_type_bytes(gpt_full_type(config));
+    if (array < 3) return n * memo_type_bytes(gpt_state_type(config));
+    return config->states == MEMO_TYPE_U8 ? 2 * n_blocks * (int64_t)sizeof(float) : 0;
+}
+
+/* Where an array of a tensor begins.  array 0 of the tensor after the last one is the end of the
+ * file. */
 static int64_t gpt_file_at(const gpt_config* config, int64_t tensor, int array) {
     const gpt_config whole = gpt_whole_config(config);
-    const memo_type sum = gpt_sum_type(config->type), state = gpt_state_type(config);
     int64_t at = GPT_FILE_HEAD;
     for (int64_t t = 0; t <= tensor; t++)
-        for (int a = 0; a < 3 && (t < tensor || a < array); a++)
-            at +=
-                gpt_round_up(gpt_parameter_at(&whole, t).n * memo_type_bytes(a ? state : sum), 64);
+        for (int a = 0; a < GPT_FILE_ARRAYS && (t < tensor || a < array); a++)
+            at += gpt_round_up(gpt_file_array_bytes(config, a, gpt_parameter_at(&whole, t).n), 64);
     return at;
 }
 
@@ -70,11 +77,17 @@ static int64_t gpt_file_architecture(const gpt_config* c) {
     return is_plain ? 0 : (int64_t)(digest >> 1);
 }
 
+/* --states as a number. */
+enum { GPT_FILE_PURE = 256 };
+static int64_t gpt_file_states(const gpt_config* c) {
+    return (int64_t)c->states + (c->is_pure ? GPT_FILE_PURE : 0);
+}
+
 static gpt_file_head gpt_file_head_make(const gpt_config* c, int64_t step, int64_t n_updates) {
     const int64_t model_numbers[] = {(int64_t)c->seed, c->n_layers,       c->hidden,
                                      c->n_heads,       c->n_kv_heads,     c->vocabulary,
                                      (int64_t)c->mlp,  gpt_wide(c),       gpt_file_architecture(c),
-                                     (int64_t)c->type, (int64_t)c->states};
+                                     (int64_t)c->type, gpt_file_states(c)};
     MEMOB_TABLE_OF(GPT_FILE_NUMBERS, model_numbers);
     gpt_file_head head = MEMO_ZERO(gpt_file_head);
     memcpy(head.magic, gpt_file_magic, sizeof head.magic);
@@ -159,7 +172,11 @@ static void gpt_file_array(gpt_file* f, int is_write, const gpt_parameter* p, in
     GPT_EACH_PIECE(piece, rows, GPT_FILE_PIECE / element_bytes) {
         if (f->status) return;
         if (is_write) gpt_copy_array(model, 0, array, piece, f->host);
-        if (!model->status)
+        if (!model->status && array == GPT_SCALES) /* of a whole tensor */
+            gpt_file_transfer(f, is_write, f->host,
+                              at + gpt_array_bytes(model, array, piece.begin - p->offset),
+                              gpt_array_bytes(model, array, gpt_count(piece)));
+        else if (!model->status)
             gpt_file_elements(f, is_write, p, at, element_bytes, piece.begin - p->offset,
                               piece.end - p->offset);
         for (int64_t k = 0; k < gpt_count(piece) && casts; k++)
@@ -175,7 +192,9 @@ static void gpt_file_array(gpt_file* f, int is_write, const gpt_parameter* p, in
 static void gpt_file_model(gpt_file* f, int is_write) {
     gpt_model* model = f->model;
     const gpt_config* config = &model->config;
-    const int arrays[3] = {gpt_full_weights(model), GPT_MOMENTS1, GPT_MOMENTS2};
+    const int arrays[] = {gpt_full_weights(model), GPT_MOMENTS1, GPT_MOMENTS2, GPT_SCALES};
+    const int n_arrays = config->states == MEMO_TYPE_U8 ? GPT_FILE_ARRAYS : GPT_FILE_ARRAYS - 1;
+    MEMOB_TABLE_OF(GPT_FILE_ARRAYS, arrays);
     for (int64_t t = 0; t < gpt_n_parameter_tensors(config) && !f->status; t++) {
         const gpt_parameter p = gpt_parameter_at(config, t);
         const int64_t bucket = gpt_bucket_of(model, p.offset);
@@ -187,7 +206,7 @@ static void gpt_file_model(gpt_file* f, int is_write) {
 
         /* Ranks with copies of the tensor leave it to the first of them. */
         if (is_write && model->share.tensor_rank >= p.degree) continue;
-        for (int a = is_write || gpt_has_masters(config) ? 0 : 1; a < 3; a++)
+        for (int a = is_write || gpt_has_masters(config) ? 0 : 1; a < n_arrays; a++)
             gpt_file_array(f, is_write, &p, gpt_file_at(config, t, a), arrays[a],
                            gpt_part_rows_of(part, &p));
     }
@@ -383,6 +402,8 @@ memo_status gpt_write_checkpoint(gpt_model* model, const gpt_save* save, int64_t
 static const char* gpt_file_value(int i, int64_t number, char text[24]) {
     const int is_type = i >= GPT_FILE_NUMBERS - 2; /* --type and --states */
     snprintf(text, 24, "%lld", (long long)number);
+    if (is_type && number == GPT_FILE_PURE + MEMO_TYPE_BF16) return "pure-bf16";
+    if (is_type && number == GPT_FILE_PURE + MEMO_TYPE_U8) return "8bit";
     if (is_type && (number == MEMO_TYPE_F32 || number == MEMO_TYPE_BF16))
         return memo_type_name((memo_type)number);
     if (strcmp(gpt_file_names[i], "--mlp")) return text;

@@ -1,7 +1,7 @@
 /* checkpoint.h - saves a model to a file, and resumes from it on any number of ranks.
  *
  * The file has the elements of the unsplit model in their order: of each tensor the weights in full
- * precision, then Adam's two moments.  Each rank writes the elements that it updates, and reads
+ * precision, then Adam's two moments, and scales if these have 8 bits.  Each rank writes the elements that it updates, and reads
  * those that it needs.  So ranks may split the model otherwise when it is resumed.  All ranks open
  * the same path.
  *

@@ -70,9 +70,15 @@ int64_t gpt_bucket_tensor(const gpt_model* model, int64_t bucket) {
 }
 
 int64_t gpt_array_bytes(const gpt_model* model, int array, int64_t n) {
-    return array == GPT_WEIGHTS || array == GPT_FROZEN ? gpt_n_bytes(model, n)
-           : array < GPT_MOMENTS1                      ? gpt_sum_bytes(model, n)
-                                  : n * memo_type_bytes(gpt_state_type(&model->config));
+    const gpt_config* config = &model->config;
+    switch (array) {
+    case GPT_MASTERS: return gpt_sum_bytes(model, n);
+    case GPT_GRADIENTS: return n * memo_type_bytes(gpt_gradient_type(config));
+    case GPT_MOMENTS1:
+    case GPT_MOMENTS2: return n * memo_type_bytes(gpt_state_type(config));
+    case GPT_SCALES: return (n + GPT_BLOCK - 1) / GPT_BLOCK * 2 * (int64_t)sizeof(float);
+    default: return gpt_n_bytes(model, n);
+    }
 }
 gpt_rows gpt_part_at(const gpt_model* model, int64_t bucket, int64_t rank) {
     const gpt_rows whole = gpt_whole_bucket(model, bucket);
@@ -308,8 +314,8 @@ void gpt_cast(gpt_model* model, void* to, memo_type to_type, const void* from, m
 
 char* gpt_gradient(const gpt_model* model, int64_t i) {
     const int place = gpt_bucket_place(model, gpt_bucket_of(model, i));
-    return model->zero == 2 ? gpt_at(model->buckets[place], i)
-                            : gpt_address(model, GPT_GRADIENTS, i);
+    return gpt_has_buckets(model) ? gpt_at(model->buckets[place], i)
+                                  : gpt_address(model, GPT_GRADIENTS, i);
 }
 
 static char* gpt_tied_gradient(const gpt_model* model) {

@@ -36,7 +36,7 @@ typedef enum gpt_buffer {
     GPT_BUFFER_CLASSIFIER,
     GPT_BUFFER_BACKWARD,
     GPT_BUFFER_KEYS,   /* of a layer's backward: gradients of keys and values */
-    GPT_BUFFER_BUCKET, /* of zero 2; any bucket fits */
+    GPT_BUFFER_BUCKET, /* of gpt_has_buckets; any bucket fits */
     GPT_BUFFER_OTHER_BUCKET,
     GPT_BUFFER_THIRD_BUCKET, /* of the embedding, if the only layer has slices */
     GPT_N_BUFFERS
@@ -57,11 +57,12 @@ enum { GPT_N_PLACES = 3 };   /* kinds of buckets: the embedding, a layer, the cl
  * layer, or final norm with classifier.  Buckets are also the units of sums over ranks and of ZeRO,
  * by which a rank has a part of each bucket. */
 enum {
-    GPT_WEIGHTS, /* of config.type */
-    GPT_MASTERS, /* sums, as the next; none if the weights are not rounded */
-    GPT_GRADIENTS,
-    GPT_MOMENTS1, /* of gpt_state_type */
+    GPT_WEIGHTS,   /* of config.type */
+    GPT_MASTERS,   /* sums; none if the weights are not rounded, or at random */
+    GPT_GRADIENTS, /* of gpt_gradient_type */
+    GPT_MOMENTS1,  /* of gpt_state_type */
     GPT_MOMENTS2,
+    GPT_SCALES, /* of moments of 8 bits: two floats for GPT_BLOCK parameters */
     GPT_FROZEN, /* of config.type: the weights that adapters are added to; none without adapters */
     GPT_N_ARRAYS
 };
@@ -142,7 +143,7 @@ struct gpt_model {
     double* losses;            /* (rows), of this micro-batch */
     double* totals;            /* (gpt_n_totals), of this step */
     gpt_update_values* update; /* of this step */
-    /* zero 2: the gradients of the buckets that a backward adds to: of the embedding, a layer, the
+    /* gpt_has_buckets: the gradients of the buckets that a backward adds to: of the embedding, a layer, the
      * classifier.  The buffers that they lie in, and of the bucket before, whose sum is under
      * way. */
     gpt_array buckets[GPT_N_PLACES];
@@ -226,9 +227,12 @@ static inline int64_t gpt_sum_bytes(const gpt_model* model, int64_t n) {
     return n * memo_type_bytes(gpt_sum_type(model->config.type));
 }
 
-/* The weights are rounded copies of master weights. */
-static inline int gpt_has_masters(const gpt_config* config) {
+/* Weights and activations are rounded; they are copies of master weights. */
+static inline int gpt_is_rounded(const gpt_config* config) {
     return gpt_sum_type(config->type) != config->type;
+}
+static inline int gpt_has_masters(const gpt_config* config) {
+    return gpt_is_rounded(config) && !config->is_pure;
 }
 
 /* ---- micro-batches on their way to the device ------------------------------------------------ */
@@ -317,9 +321,12 @@ static inline char* gpt_weight(const gpt_model* model, int64_t i) {
     return gpt_address(model, GPT_WEIGHTS, i);
 }
 
-/* The array of the weights in full precision. */
+/* The array of the weights in full precision, and its type. */
 static inline int gpt_full_weights(const gpt_model* model) {
     return gpt_has_masters(&model->config) ? GPT_MASTERS : GPT_WEIGHTS;
+}
+static inline memo_type gpt_full_type(const gpt_config* config) {
+    return gpt_has_masters(config) ? gpt_sum_type(config->type) : config->type;
 }
 
 void gpt_synchronize(gpt_model* model);
@@ -386,7 +393,13 @@ void gpt_copy(gpt_model* model, memo_copy_kind kind, void* to, const void* from,
 void gpt_cast(gpt_model* model, void* to, memo_type to_type, const void* from, memo_type from_type,
               int64_t n);
 
-/* Returns the sum of gradients of the parameters from i on.  With zero 2 this is a buffer. */
+/* A micro-batch adds a bucket's gradients in a buffer, of sums, and then to those of the step, which
+ * are of a part of the bucket, or rounded. */
+static inline int gpt_has_buckets(const gpt_model* model) {
+    return model->zero == 2 || model->config.is_pure;
+}
+
+/* Returns the sum of gradients of the parameters from i on.  With buckets this is a buffer. */
 char* gpt_gradient(const gpt_model* model, int64_t i);
 
 /* ---- linear: y = x W^T ---------------------------------------------------------------------- */

@@ -94,7 +94,11 @@ typedef struct gpt_config {
     /* Of activations, their gradients and weights: F32, BF16 with master weights in F32, or F64
      * (host kernels with GPT_DOUBLE).  What is summed has gpt_sum_type. */
     memo_type type;
-    memo_type states; /* of Adam's moments: F32, or BF16; F32 is F64 with type F64 */
+    memo_type states; /* of Adam's moments: F32, or BF16; F32 is F64 with type F64; U8: 8 bits, with
+                         two scales for GPT_BLOCK of them */
+    /* 1: the step's gradient is bf16, and weights in bf16 have no master weights: an update rounds
+     * them at random.  Needed for U8. */
+    int32_t is_pure;
     gpt_clip clip_by;
 
     /* Ranks that train together.  batch and sequence above count all ranks. */
@@ -171,7 +175,7 @@ int64_t gpt_staging_bytes(const gpt_config* config, int64_t n_micro_batches);
 int64_t gpt_n_rows(const gpt_config* config);
 
 /* Returns the length of the flat array of parameters: of all weights that train, with adapters
- * these alone.  Each tensor begins at a multiple of 16.  Each bucket (embedding, a layer, final norm
+ * these alone.  Each tensor begins at a multiple of gpt_unit (layout.h).  Each bucket (embedding, a layer, final norm
  * with classifier) splits evenly among the ranks. */
 int64_t gpt_n_parameters(const gpt_config* config);
 

@@ -155,7 +155,7 @@ static gpt_array gpt_take_keys(gpt_model* model, gpt_array sums, gpt_array skele
 /* The gradient of these rows alone.  Later rows ran before, so that a sum is complete. */
 static gpt_array gpt_complete_keys(gpt_model* model, gpt_array keys, gpt_rows rows) {
     const memo_type type = model->config.type;
-    if (!model->shares_keys || !gpt_has_masters(&model->config)) return keys;
+    if (!model->shares_keys || !gpt_is_rounded(&model->config)) return keys;
     gpt_array rounded = gpt_take(model, rows, keys.n_columns);
     if (model->pass != GPT_PASS_WEIGHTS && gpt_count(rows))
         gpt_cast(model, rounded.address, type, gpt_at(keys, rows.begin), gpt_sum_type(type),

@@ -122,7 +122,7 @@ int64_t gpt_n_layer_tensors(const gpt_config* config) {
 }
 
 gpt_layout gpt_layout_make(const gpt_config* config) {
-    const int64_t unit = 16 * (int64_t)gpt_n_ranks(config);
+    const int64_t unit = gpt_unit(config) * gpt_n_ranks(config);
     const int32_t least = gpt_least_degree(config);
     gpt_parameter parameters[GPT_N_W];
     gpt_layout l = MEMO_ZERO(gpt_layout);
@@ -134,7 +134,7 @@ gpt_layout gpt_layout_make(const gpt_config* config) {
     l.n = l.layer_stride = 0;
     for (int t = 0; t < GPT_N_W; t++) {
         l.at[t] = l.n;
-        l.n += gpt_round_up(parameters[t].n, 16);
+        l.n += gpt_round_up(parameters[t].n, gpt_unit(config));
         if (t == GPT_W_EMBEDDING || t == GPT_W_DOWN || t == GPT_W_CLASSIFIER)
             l.n = gpt_round_up(l.n, unit);
         if (t != GPT_W_DOWN) continue;

@@ -102,9 +102,16 @@ static inline int64_t gpt_vocabulary(const gpt_config* config) {
 /* Of the parameters that train. */
 gpt_layout gpt_layout_make(const gpt_config* config);
 
-/* Of Adam's moments. */
+/* Of Adam's moments; of the gradient of a step. */
 static inline memo_type gpt_state_type(const gpt_config* config) {
-    return config->states == MEMO_TYPE_BF16 ? MEMO_TYPE_BF16 : gpt_sum_type(config->type);
+    return config->states == MEMO_TYPE_F32 ? gpt_sum_type(config->type) : config->states;
+}
+static inline memo_type gpt_gradient_type(const gpt_config* config) {
+    return config->is_pure ? MEMO_TYPE_BF16 : gpt_sum_type(config->type);
+}
+/* Elements of which tensors are multiples: blocks begin with a tensor. */
+static inline int64_t gpt_unit(const gpt_config* config) {
+    return config->states == MEMO_TYPE_U8 ? GPT_BLOCK : 16;
 }
 
 /* ---- a rank's rows ------------------------------------------------------------------------- */

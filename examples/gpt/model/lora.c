@@ -118,9 +118,9 @@ gpt_layout gpt_lora_layout(const gpt_config* config, gpt_widths widths) {
     gpt_lora_fill(config, widths, parameters);
     for (int k = 0; k < 2 * GPT_N_ADAPTED; k++) {
         l.at[GPT_N_W + k] = l.layer_stride;
-        l.layer_stride += gpt_round_up(parameters[k].n, 16);
+        l.layer_stride += gpt_round_up(parameters[k].n, gpt_unit(config));
     }
-    l.layer_stride = gpt_round_up(l.layer_stride, 16 * (int64_t)gpt_n_ranks(config));
+    l.layer_stride = gpt_round_up(l.layer_stride, gpt_unit(config) * gpt_n_ranks(config));
     l.n = config->n_layers * l.layer_stride;
     return l;
 }

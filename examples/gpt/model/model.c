@@ -412,8 +412,8 @@ double gpt_votes(const gpt_model* model) { return model->host_totals[GPT_TOTAL_V
 
 memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest, memo_error* error) {
     enum { N_PIECE = 1 << 14 };
-    uint32_t* words = (uint32_t*)malloc((size_t)gpt_sum_bytes(model, N_PIECE));
-    const int64_t element = gpt_sum_bytes(model, 1) / 4; /* words */
+    const int64_t element = gpt_array_bytes(model, GPT_GRADIENTS, 1);
+    uint32_t* words = (uint32_t*)malloc((size_t)(N_PIECE * element));
     *digest = 0;
     model->status =
         words ? gpt_wait(model, &model->error) : gpt_no_memory("a digest", &model->error);
@@ -421,8 +421,8 @@ memo_status gpt_digest_gradients(gpt_model* model, uint64_t* digest, memo_error*
         const gpt_rows part = gpt_updated_part(model, b);
         GPT_EACH_PIECE(piece, part, N_PIECE) {
             gpt_copy_array(model, 0, GPT_GRADIENTS, piece, words);
-            for (int64_t i = 0; i < element * gpt_count(piece) && !model->status; i++)
-                *digest += gpt_mix(words[i] + gpt_mix((uint64_t)(element * piece.begin + i)));
+            for (int64_t i = 0; i < element * gpt_count(piece) / 4 && !model->status; i++)
+                *digest += gpt_mix(words[i] + gpt_mix((uint64_t)(element * piece.begin / 4 + i)));
         }
     }
     free(words);
@@ -549,7 +549,8 @@ static void gpt_initialize_bucket(void* user, memo_session* session, int32_t lay
     const gpt_rows part = gpt_updated_part(model, bucket);
     GPT_EACH_TENSOR(t, model, bucket) gpt_initialize_parameter(model, t);
     gpt_set_masters(model, bucket);
-    for (int array = GPT_MOMENTS1; array <= GPT_MOMENTS2 && gpt_count(part); array++)
+    const int last = model->config.states == MEMO_TYPE_U8 ? GPT_SCALES : GPT_MOMENTS2;
+    for (int array = GPT_MOMENTS1; array <= last && gpt_count(part); array++)
         gpt_clear(model, gpt_address(model, array, part.begin),
                   gpt_array_bytes(model, array, gpt_count(part)));
     memo_session_fail(session, model->status, model->error.message);
@@ -775,6 +776,7 @@ static void gpt_fill_states(const gpt_model* model, memo_state states[GPT_N_STAT
                                         "embedding.gradient", "gradient", "classifier.gradient",
                                         "embedding.moment1",  "moment1",  "classifier.moment1",
                                         "embedding.moment2",  "moment2",  "classifier.moment2",
+                                        "embedding.scales",   "scales",   "classifier.scales",
                                         "embedding.frozen",   "frozen",   "classifier.frozen"};
     MEMOB_TABLE_OF(GPT_N_STATES, names);
     static const uint32_t kinds[] = {MEMO_STATE_FIRST, 1, MEMO_STATE_LAST};
@@ -785,6 +787,7 @@ static void gpt_fill_states(const gpt_model* model, memo_state states[GPT_N_STAT
         const int array = s / GPT_N_PLACES, place = s % GPT_N_PLACES;
         const int64_t n = gpt_count(gpt_bucket_rows(model, array, buckets[place]));
         const int is_absent = (array == GPT_MASTERS && !gpt_has_masters(&model->config)) ||
+                              (array == GPT_SCALES && model->config.states != MEMO_TYPE_U8) ||
                               (array == GPT_FROZEN && !model->config.lora.rank) ||
                               gpt_is_in_table(model, array, buckets[place]);
         states[s].name = names[s];

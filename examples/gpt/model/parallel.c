@@ -51,9 +51,14 @@ static void gpt_sum_copies(gpt_model* model, int64_t bucket) {
                         gpt_sum_bytes(model, n_part));
     GPT_TRY(model, memo_reduce_scatter(model->gradient, model->compute, gradients, part, n_part,
                                        type, MEMO_REDUCTION_SUM, &model->error));
-    if (model->zero == 2)
-        gpt_add(model, gpt_address(model, GPT_GRADIENTS, begin + model->share.rank * n_part), type,
-                part, type, n_part);
+}
+
+/* Adds what this rank has of a bucket to the gradients of the step. */
+static void gpt_add_bucket(gpt_model* model, int64_t bucket) {
+    const gpt_rows rows = model->zero ? gpt_part_at(model, bucket, model->share.rank)
+                                      : gpt_whole_bucket(model, bucket);
+    gpt_add(model, gpt_address(model, GPT_GRADIENTS, rows.begin), gpt_gradient_type(&model->config),
+            gpt_gradient(model, rows.begin), gpt_sum_type(model->config.type), gpt_count(rows));
 }
 
 /* For degrees 2^a < 2^b. */
@@ -85,7 +90,7 @@ static void gpt_sum_tensor_ranks(gpt_model* model, int64_t bucket) {
         if (!ranks || !gpt_count(rows) || gpt_is_idle(model)) continue;
         gpt_all_reduce(model, ranks, "sum over tensor ranks",
                        gpt_address(model, GPT_GRADIENTS, rows.begin), gpt_count(rows),
-                       gpt_sum_type(model->config.type));
+                       gpt_gradient_type(&model->config));
     }
 }
 
@@ -94,13 +99,19 @@ static int gpt_has_third_bucket(const gpt_model* model) {
     return model->config.n_layers == 1 && model->n_slices > 1;
 }
 
+/* No sum over ranks is under way while the next bucket is open: a layer has one buffer. */
+static int gpt_is_alone(const gpt_model* model) {
+    return model->share.n_ranks == 1 && gpt_degree(model->config.tensor) == 1;
+}
+
 int64_t gpt_bucket_bytes(const gpt_model* model, gpt_buffer buffer) {
     const int64_t first = gpt_count(gpt_whole_bucket(model, 0));
     const int64_t last = gpt_count(gpt_whole_bucket(model, gpt_n_buckets(&model->config) - 1));
     const int64_t of_layer = gpt_count(gpt_whole_bucket(model, 1));
     const int64_t largest = first > last ? first : last;
-    if (model->zero < 2) return 0;
-    if (buffer == GPT_BUFFER_OTHER_BUCKET) return gpt_sum_bytes(model, of_layer);
+    const int has_other = !gpt_is_alone(model) || model->n_slices > 1;
+    if (!gpt_has_buckets(model)) return 0;
+    if (buffer == GPT_BUFFER_OTHER_BUCKET) return has_other ? gpt_sum_bytes(model, of_layer) : 0;
     if (buffer == GPT_BUFFER_THIRD_BUCKET)
         return gpt_has_third_bucket(model) ? gpt_sum_bytes(model, first) : 0;
     return gpt_sum_bytes(model, largest > of_layer ? largest : of_layer);
@@ -112,6 +123,8 @@ static gpt_buffer gpt_choose_bucket(const gpt_model* model, int64_t bucket) {
     const int64_t n_layers = model->config.n_layers;
     if (bucket == 0 && gpt_has_third_bucket(model)) return GPT_BUFFER_THIRD_BUCKET;
     if (bucket == 0 || bucket == n_layers + 1) return GPT_BUFFER_BUCKET;
+    if (gpt_is_alone(model))
+        return model->n_slices > 1 ? GPT_BUFFER_OTHER_BUCKET : GPT_BUFFER_BUCKET;
     if (bucket == n_layers || (bucket == 1 && model->n_slices > 1)) return GPT_BUFFER_OTHER_BUCKET;
     return model->summed_in == GPT_BUFFER_BUCKET ? GPT_BUFFER_OTHER_BUCKET : GPT_BUFFER_BUCKET;
 }
@@ -120,7 +133,7 @@ void gpt_begin_bucket(gpt_model* model, int64_t bucket) {
     const gpt_rows whole = gpt_whole_bucket(model, bucket);
     const int place = gpt_bucket_place(model, bucket);
     const gpt_buffer in = gpt_choose_bucket(model, bucket);
-    if (model->zero < 2 || !gpt_count(whole)) return;
+    if (!gpt_has_buckets(model) || !gpt_count(whole)) return;
     if (in == model->summed_in) gpt_give_summed_bucket(model);
     const gpt_array sums = {gpt_buffer_address(model, in), whole.begin, 1,
                             gpt_sum_type(model->config.type), 0};
@@ -144,7 +157,9 @@ static void gpt_add_squares_of(gpt_model* model, int64_t part, gpt_rows rows) {
     gpt_squares_args* a = &op.args.squares;
     a->n = gpt_count(rows);
     if (!a->n) return; /* perhaps of no bucket */
-    gpt_use_sums(model, &op, GPT_READ, &a->x, gpt_address(model, GPT_GRADIENTS, rows.begin), a->n);
+    a->type = gpt_gradient_type(&model->config);
+    gpt_use_bytes(&op, GPT_READ, &a->x, gpt_address(model, GPT_GRADIENTS, rows.begin),
+                  gpt_array_bytes(model, GPT_GRADIENTS, a->n));
     gpt_use(&op, GPT_WRITTEN, &a->lanes, gpt_lanes_of(model, part), MEMO_TYPE_F64, GPT_LANES);
     gpt_launch(model, &op);
 }
@@ -168,22 +183,22 @@ static void gpt_add_squares(gpt_model* model, int64_t bucket) {
 
 void gpt_end_bucket(gpt_model* model, int64_t bucket) {
     const int is_of_layer = bucket > 0 && bucket < gpt_n_buckets(&model->config) - 1;
-    const int over_copies = model->gradient && (model->zero == 2 || model->is_last);
+    const int over_copies = model->gradient && (gpt_has_buckets(model) || model->is_last);
     /* The gradients of embedding, final norm and classifier are equal on tensor ranks. */
     const int over_tensor_ranks =
         gpt_degree(model->config.tensor) > 1 && model->is_last && is_of_layer;
     if (!gpt_count(gpt_whole_bucket(model, bucket))) return; /* frozen */
     gpt_give_summed_bucket(model);
-    if (over_copies || over_tensor_ranks) {
-        memo_stream compute = gpt_begin_sum(model);
-        if (over_copies) gpt_sum_copies(model, bucket);
-        if (over_tensor_ranks) gpt_sum_tensor_ranks(model, bucket);
-        gpt_end_sum(model, compute);
-    }
+    const int is_sum = over_copies || over_tensor_ranks;
+    const memo_stream compute = is_sum ? gpt_begin_sum(model) : model->compute;
+    if (over_copies) gpt_sum_copies(model, bucket);
+    if (gpt_has_buckets(model)) gpt_add_bucket(model, bucket);
+    if (over_tensor_ranks) gpt_sum_tensor_ranks(model, bucket);
+    if (is_sum) gpt_end_sum(model, compute);
     if (model->streams) gpt_join_sums(model);
     if (model->streams && model->is_last && model->config.clip_by != GPT_CLIP_LAYER)
         gpt_add_squares(model, bucket);
-    if (model->zero < 2) return;
+    if (!gpt_has_buckets(model)) return;
     model->summed_in = model->bucket_in[gpt_bucket_place(model, bucket)];
     model->has_summed_bucket = 1;
 }
@@ -250,6 +265,8 @@ static gpt_adamw_args gpt_adamw_args_make(const gpt_model* model, void* const* o
     a.rounding.seed = model->config.seed;
     a.rounding.first = rows.begin;
     a.states = gpt_state_type(&model->config);
+    a.summed = gpt_gradient_type(&model->config);
+    a.kept = gpt_full_type(&model->config);
     a.decays = p->decays;
     a.n = gpt_count(rows);
     a.parameters = gpt_address_at(model, on_host, gpt_full_weights(model), rows.begin);
@@ -258,6 +275,7 @@ static gpt_adamw_args gpt_adamw_args_make(const gpt_model* model, void* const* o
     a.gradients = gpt_address_at(model, on_host, GPT_GRADIENTS, rows.begin);
     a.moments1 = gpt_address_at(model, on_host, GPT_MOMENTS1, rows.begin);
     a.moments2 = gpt_address_at(model, on_host, GPT_MOMENTS2, rows.begin);
+    if (a.states == MEMO_TYPE_U8) a.scales = gpt_address_at(model, on_host, GPT_SCALES, rows.begin);
     return a;
 }
 
@@ -269,16 +287,21 @@ static void gpt_adamw_part(gpt_model* model, gpt_rows part, const gpt_parameter*
     const int64_t n = gpt_count(rows);
     if (!n || gpt_is_idle(model)) return;
     *a = gpt_adamw_args_make(model, NULL, rows, p);
-    gpt_use_bytes(&op, GPT_READ, &a->gradients, a->gradients, gpt_sum_bytes(model, n));
+    gpt_use_bytes(&op, GPT_READ, &a->gradients, a->gradients,
+                  gpt_array_bytes(model, GPT_GRADIENTS, n));
     if (a->squares)
         gpt_use_bytes(&op, GPT_READ, &a->squares, a->squares, (int64_t)sizeof *a->squares);
     gpt_use_bytes(&op, GPT_READ, &a->values, a->values, (int64_t)sizeof *a->values);
-    gpt_use_bytes(&op, GPT_WRITTEN, &a->parameters, a->parameters, gpt_sum_bytes(model, n));
+    gpt_use_bytes(&op, GPT_WRITTEN, &a->parameters, a->parameters,
+                  gpt_array_bytes(model, gpt_full_weights(model), n));
     if (a->weights) gpt_use_bytes(&op, GPT_WRITTEN, &a->weights, a->weights, gpt_n_bytes(model, n));
     gpt_use_bytes(&op, GPT_WRITTEN, &a->moments1, a->moments1,
                   gpt_array_bytes(model, GPT_MOMENTS1, n));
     gpt_use_bytes(&op, GPT_WRITTEN, &a->moments2, a->moments2,
                   gpt_array_bytes(model, GPT_MOMENTS2, n));
+    if (a->scales)
+        gpt_use_bytes(&op, GPT_WRITTEN, &a->scales, a->scales,
+                      gpt_array_bytes(model, GPT_SCALES, n));
     gpt_launch(model, &op);
 }
 

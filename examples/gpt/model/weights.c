@@ -167,14 +167,15 @@ static memo_status gpt_load_weight(gpt_model* model, const gpt_stored* stored,
                                    memo_error* error) {
     const gpt_rows all = gpt_rows_make(p->offset, p->offset + p->n);
     const gpt_rows updated = gpt_updated_part(model, gpt_bucket_of(model, p->offset));
-    const int has_masters = gpt_has_masters(&model->config);
+    const int has_masters = gpt_has_masters(&model->config),
+              is_rounded = gpt_is_rounded(&model->config);
     GPT_EACH_PIECE(piece, all, GPT_FILE_PIECE / (int64_t)sizeof *floats) {
         const memo_status status =
             gpt_read_weight(model, stored, p, piece, MEMO_TYPE_F32, (char*)floats, error);
         if (status) return status;
-        for (int64_t k = 0; k < gpt_count(piece) && has_masters; k++)
+        for (int64_t k = 0; k < gpt_count(piece) && is_rounded; k++)
             rounded[k] = memo_bf16_from_f32(floats[k]);
-        gpt_copy_array(model, 1, GPT_WEIGHTS, piece, has_masters ? (void*)rounded : (void*)floats);
+        gpt_copy_array(model, 1, GPT_WEIGHTS, piece, is_rounded ? (void*)rounded : (void*)floats);
         const gpt_rows kept = gpt_rows_in(piece, updated);
         if (has_masters && gpt_count(kept))
             gpt_copy_array(model, 1, GPT_MASTERS, kept, floats + (kept.begin - piece.begin));

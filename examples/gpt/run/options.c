@@ -167,9 +167,15 @@ static const train_option option_table[] = {
      "f32 (default on a CPU)\n"
      "bf16 (default on a GPU and with --cluster): activations and weights are bf16; master weights "
      "and sums are fp32"},
-    {"--states", OPTION_NAME, OPTION_FIELD(has_bf16_states), 0, 0, 0, "NAME",
-     "f32, or bf16: Adam's moments are bf16, rounded at random so that they keep their mean; "
-     "gradients and master weights are fp32"},
+    {"--states", OPTION_NAME, OPTION_FIELD(states), 0, 0, 0, "NAME",
+     "weights, gradients and Adam's moments of a parameter\n"
+     "f32 (default): moments, gradients and master weights are fp32; with weights in bf16 18 "
+     "bytes\n"
+     "bf16: moments are bf16, rounded at random so that they keep their mean; 14 bytes\n"
+     "pure-bf16: gradients are bf16, too, and there are no master weights: weights in bf16 are "
+     "rounded at random; 8 bytes.  Not with adapters\n"
+     "8bit: as pure-bf16, and moments have 8 bits and a scale for 256 of them; 6 bytes.  Not with "
+     "adapters nor --tensor"},
     {"--update", OPTION_NAME, OPTION_FIELD(update), 0, 0, MEMO_UPDATE_PLANNED, "NAME",
      "where and when AdamW runs, with the same bits\n"
      "auto (default): if states leave the device, as the step is shorter: as one of the others\n"
@@ -265,12 +271,15 @@ static void* option_field(train_options* options, const train_option* o) {
 }
 
 const char* option_name(const train_option* o, int64_t i) {
-    static const char *const types[] = {"f32", "bf16"}, *const mlps[] = {"gelu", "swiglu"};
+    static const char *const types[] = {"f32", "bf16"},
+                             *const states[] = {"f32", "bf16", "pure-bf16", "8bit"},
+                             *const mlps[] = {"gelu", "swiglu"};
     static const char *const updates[] = {"auto", "device", "host", "pass", "deferred", "fused"},
                              *const clips[] = {"step", "layer", "before"};
     MEMOB_TABLE_OF(GPT_N_MLPS, mlps);
     MEMOB_TABLE_OF(TRAIN_N_UPDATES, updates);
     MEMOB_TABLE_OF(GPT_N_CLIPS, clips);
+    MEMOB_TABLE_OF(TRAIN_N_STATES, states);
     if (o->field == OPTION_FIELD(policy))
         return i < N_POLICIES ? memo_policy_name(policy_order[i]) : NULL;
     if (o->field == OPTION_FIELD(cluster)) return i < N_CLUSTERS ? clusters[i].name : NULL;
@@ -278,6 +287,7 @@ const char* option_name(const train_option* o, int64_t i) {
         return i < MEMO_N_BLOCKS_ORDERS ? memo_blocks_order_name((memo_blocks_order)i) : NULL;
     if (o->field == OPTION_FIELD(mlp)) return i < GPT_N_MLPS ? mlps[i] : NULL;
     if (o->field == OPTION_FIELD(update)) return i < TRAIN_N_UPDATES ? updates[i] : NULL;
+    if (o->field == OPTION_FIELD(states)) return i < TRAIN_N_STATES ? states[i] : NULL;
     if (o->field == OPTION_FIELD(clip_by)) return i < GPT_N_CLIPS ? clips[i] : NULL;
     return i < 2 ? types[i] : NULL;
 }

@@ -18,6 +18,14 @@ typedef enum train_update {
     TRAIN_N_UPDATES
 } train_update;
 
+typedef enum train_states {
+    TRAIN_STATES_F32 = 0,
+    TRAIN_STATES_BF16,
+    TRAIN_STATES_PURE, /* gpt_config.is_pure from here on */
+    TRAIN_STATES_8BIT,
+    TRAIN_N_STATES
+} train_states;
+
 typedef struct train_options {
     char** text_files; /* n_text_files entries of argv; 0: the project's own sources */
     long long n_text_files;
@@ -41,7 +49,7 @@ typedef struct train_options {
     long long schedule;     /* memo_blocks_order */
     long long mlp;          /* gpt_mlp */
     long long vocabulary, is_random;
-    long long type, has_bf16_states;
+    long long type, states; /* states: train_states */
     double dropout;
     long long steps, seconds, seed; /* seconds 0: no limit */
     double learning_rate;

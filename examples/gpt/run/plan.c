@@ -10,6 +10,8 @@
 #include "gpt/show/report.h"
 
 gpt_config train_config(const train_options* o) {
+    static const memo_type types[] = {MEMO_TYPE_F32, MEMO_TYPE_BF16, MEMO_TYPE_BF16, MEMO_TYPE_U8};
+    MEMOB_TABLE_OF(TRAIN_N_STATES, types); /* of moments */
     const gpt_config config = {
         .n_layers = (int32_t)o->layers,
         .hidden = (int32_t)o->hidden,
@@ -29,7 +31,8 @@ gpt_config train_config(const train_options* o) {
         .seed = (uint64_t)o->seed,
         .clip_by = (gpt_clip)o->clip_by,
         .type = o->type ? MEMO_TYPE_BF16 : MEMO_TYPE_F32,
-        .states = o->has_bf16_states ? MEMO_TYPE_BF16 : MEMO_TYPE_F32,
+        .states = types[o->states],
+        .is_pure = o->states >= TRAIN_STATES_PURE,
         .vocabulary = (int32_t)o->vocabulary,
         .head_size = o->architecture.head_size,
         .norm_epsilon = o->architecture.norm_epsilon,
