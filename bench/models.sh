@@ -3,7 +3,8 @@
 #
 #   sh bench/models.sh [MODEL...]       lines of a table, in Markdown; MODEL: a name of train_gpt --model (default: those below)
 #
-# A model has two lines of the whole model and two of adapters, --lora 16.  A cell is the faster plan of two: all of the MLP at once, or 4,096
+# A model has two lines of the whole model with 14 bytes of states a parameter, two with 6 bytes, --states 8bit, and two of adapters,
+# --lora 16.  A cell is the faster plan of two: all of the MLP at once, or 4,096
 # rows at a time.  If RAM lacks, the same with a disk: d.  The files of frozen weights are in RAM as well, or else read from the disk.
 # Nothing runs, and no GPU is needed.  Environment: TRAIN_GPT   the program (default build/examples/train_gpt)
 set -u
@@ -49,7 +50,7 @@ frozen() { sed -n 's/^frozen *\([0-9.]*\) GiB .*/\1/p' "$out" | awk '{ printf "%
 line() { # MODEL TOKENS TRAINED OPTIONS
     printf '| %s | %s | %s |' "$1" "$3" "$(grouped "$2")"
     files=0
-    if [ -n "$4" ]; then
+    if [ "$3" = LoRA ]; then
         planned "--model $1 --seq 1024 --cluster b200 --host-memory 2TiB $4"
         files=$(frozen)
     fi
@@ -70,6 +71,7 @@ all=$([ $# -gt 0 ] || echo llama3-8b qwen3-8b qwen3-14b qwen3-32b)
 for model in ${all:-"$@"}; do
     for tokens in 32768 131072; do
         line "$model" $tokens whole ''
+        line "$model" $tokens 'whole, 8bit' '--states 8bit'
         line "$model" $tokens LoRA '--lora 16'
     done
 done

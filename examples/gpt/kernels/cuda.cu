@@ -33,6 +33,12 @@ enum {
 #define GPT_CUDA_ELEMENTS ((int64_t)1 << 31)
 #endif
 
+#ifdef __CUDA_ARCH__ /* host compilers do not know it */
+#define GPT_UNROLL _Pragma("unroll")
+#else
+#define GPT_UNROLL
+#endif
+
 /* The type of elements that a kernel gets.  -DGPT_CUDA_BF16 compiles the kernels for one type
  * alone, so that bench/cuda_sass.py finds no code of another one. */
 #ifdef GPT_CUDA_BF16
@@ -241,17 +247,21 @@ template <bool IS_WIDE> __global__ static void gpt_adamw_blocks_kernel(gpt_adamw
             memcpy(c1, &words1, sizeof c1);
             memcpy(c2, &words2, sizeof c2);
         }
-        for (int k = 0; k < n && !is_wide; k++) {
-            x[k] = gpt_load(a.parameters, a.kept, i + k);
-            g[k] = gpt_load(a.gradients, a.summed, i + k);
-            c1[k] = codes1[i + k];
-            c2[k] = codes2[i + k];
-        }
+        /* All loops have W turns, so that arrays stay in registers. */
+        if (!is_wide)
+            for (int k = 0; k < W; k++)
+                if (k < n) {
+                    x[k] = gpt_load(a.parameters, a.kept, i + k);
+                    g[k] = gpt_load(a.gradients, a.summed, i + k);
+                    c1[k] = codes1[i + k];
+                    c2[k] = codes2[i + k];
+                }
 
         /* The element, and the largest of the block: each lane has read the scales before it gives
          * its own. */
+        GPT_UNROLL
         for (int k = 0; k < W; k++) {
-            if (k >= n) break;
+            if (k >= n) continue;
             m[k] = gpt_moment1_of(c1[k], scales[0]);
             v[k] = gpt_moment2_of(c2[k], scales[1]);
             gpt_adamw_element(&x[k], &m[k], &v[k], g[k], &f);
@@ -260,8 +270,9 @@ template <bool IS_WIDE> __global__ static void gpt_adamw_blocks_kernel(gpt_adamw
         }
         most1 = gpt_warp_max(most1);
         most2 = gpt_warp_max(most2);
+        GPT_UNROLL
         for (int k = 0; k < W; k++) {
-            if (k >= n) break;
+            if (k >= n) continue;
             const gpt_random random = gpt_random_of(&f, a.rounding.first + i + k);
             x[k] = gpt_rounded(a.kept, x[k], random.parameter);
             c1[k] = gpt_moment1_code(m[k], most1, random.moment1);
@@ -280,11 +291,13 @@ template <bool IS_WIDE> __global__ static void gpt_adamw_blocks_kernel(gpt_adamw
             *(uint2*)(void*)(codes1 + i) = words1;
             *(uint2*)(void*)(codes2 + i) = words2;
         }
-        for (int k = 0; k < n && !is_wide; k++) {
-            gpt_store(a.parameters, a.kept, i + k, x[k]);
-            codes1[i + k] = c1[k];
-            codes2[i + k] = c2[k];
-        }
+        if (!is_wide)
+            for (int k = 0; k < W; k++)
+                if (k < n) {
+                    gpt_store(a.parameters, a.kept, i + k, x[k]);
+                    codes1[i + k] = c1[k];
+                    codes2[i + k] = c2[k];
+                }
     }
 }
 

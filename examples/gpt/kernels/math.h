@@ -576,10 +576,13 @@ GPT_INLINE gpt_real gpt_rounded(memo_type type, gpt_real value, uint32_t random)
  * So the largest of a block is exact.  (The paper takes the middles.)  Numbers between two codes are
  * rounded at random, as moments in bf16. */
 
-/* A tenth of the end of decade i, of so many bits. */
+/* A tenth of the end of decade i, of so many bits.  Chosen and not looked up: a table would lie in
+ * the memory of a GPU's thread. */
 GPT_INLINE float gpt_code_unit(int bits, int i) {
     const float units[] = {1e-8f, 1e-7f, 1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f};
-    return units[8 - bits + i];
+    float unit = units[0];
+    for (int d = 1; d < 8; d++) unit = 8 - bits + i >= d ? units[d] : unit;
+    return unit;
 }
 /* With one rounding, so that it is the same wherever it is compiled. */
 GPT_INLINE float gpt_code_value(int bits, uint32_t code) {
