@@ -226,6 +226,7 @@ bad_models_are_refused() { # test
     refused '--model bad/model.safetensors: tensor .*: element .* is not finite' --model bad $few
     refused '--model has no effect on a text' --model made/qwen3 --text text
     refused '--hidden 64: the model of --model has 32' --model made/qwen3 $few --hidden 64
+    refused '--states 8bit does not work with adapters, .*; --states bf16 would work' --model made/qwen3 --lora 2 $few --states 8bit
     refused '--update host does not work with --model with tied tables' --model made/qwen2 $few --update host
     works --model made/qwen3 $few --hidden 32 --kv-heads 2
 }
