@@ -1795,6 +1795,8 @@ typedef struct memoi_family_color {
     const char* name;
     int64_t length;
     uint32_t color;
+    const char* says; /* in the legend; NULL: the name */
+    int rank;         /* in the legend */
 } memoi_family_color;
 
 #define MEMOI_FAMILIES_MAX 24
@@ -1810,10 +1812,19 @@ MEMOI uint32_t memoi_timeline_color(memoi_legend* legend, const char* name) {
     static const struct {
         const char* name;
         uint32_t color;
-    } usual[] = {{"forward", 0x4c78a8}, {"F", 0x4c78a8},         {"backward", 0xd1605e},
-                 {"B", 0xd1605e},       {"recompute", 0xf0a04b}, {"R", 0xf0a04b},
-                 {"to host", 0x59a14f}, {"to device", 0x3a9a9b}, {"on device", 0x8f6fae},
-                 {"fill", 0xa6a6a6},    {"run", 0x7f8c99}};
+        const char* says;
+        int rank;
+    } usual[] = {{"forward", 0x4c78a8, NULL, 0},
+                 {"F", 0x4c78a8, NULL, 0},
+                 {"backward", 0xd1605e, NULL, 2},
+                 {"B", 0xd1605e, NULL, 2},
+                 {"recompute", 0xf0a04b, NULL, 3},
+                 {"R", 0xf0a04b, NULL, 3},
+                 {"to host", 0x59a14f, "copy to the host", 6},
+                 {"to device", 0x3a9a9b, "copy to the device", 7},
+                 {"on device", 0x8f6fae, "copy within the device", 8},
+                 {"fill", 0xa6a6a6, "fill with a value", 9},
+                 {"run", 0x7f8c99, NULL, 5}};
     static const uint32_t others[] = {0xb279a2, 0x9c755f, 0x6b6ecf, 0x8ca252, 0xbd9e39,
                                       0xad494a, 0x5b8db8, 0xd6a5c9, 0x7b4173, 0x8dd3c7};
     const int64_t length = memoi_timeline_family(name);
@@ -1823,11 +1834,17 @@ MEMOI uint32_t memoi_timeline_color(memoi_legend* legend, const char* name) {
         if (family->length == length && memcmp(family->name, name, (size_t)length) == 0) break;
     if (i == MEMOI_FAMILIES_MAX) return family[-1].color;
     if (i < legend->n) return family->color;
+
     family->name = name;
     family->length = length;
-    for (i = 0; i < (int)(sizeof usual / sizeof usual[0]) && !family->color; i++)
-        if (strlen(usual[i].name) == (size_t)length && !memcmp(name, usual[i].name, (size_t)length))
-            family->color = usual[i].color;
+    family->rank = 1; /* of the trainer's own: a loss, an update */
+    for (i = 0; i < (int)(sizeof usual / sizeof usual[0]) && !family->color; i++) {
+        if (strlen(usual[i].name) != (size_t)length || memcmp(name, usual[i].name, (size_t)length))
+            continue;
+        family->color = usual[i].color;
+        family->says = usual[i].says;
+        family->rank = usual[i].rank;
+    }
     if (!family->color)
         family->color = others[legend->n_others++ % (int)(sizeof others / sizeof others[0])];
     legend->n++;
@@ -1870,8 +1887,9 @@ typedef struct memoi_timeline {
     double scale;       /* pixels a second */
 } memoi_timeline;
 
-#define MEMOI_ROW_HEIGHT 36
-#define MEMOI_BAR_HEIGHT 26
+#define MEMOI_ROW_HEIGHT    36
+#define MEMOI_BAR_HEIGHT    26
+#define MEMOI_LEGEND_HEIGHT 20
 
 /* The name if it fits, else the number at its end ("forward 12": "12"), else nothing. */
 MEMOI void memoi_timeline_draw_bar_name(memoi_timeline* t, const char* name, double x, double y,
@@ -1968,17 +1986,27 @@ MEMOI void memoi_timeline_draw_axis(memoi_timeline* t) {
     }
 }
 
+/* Kinds of operations, computation before copies, in up to two rows. */
 MEMOI void memoi_timeline_draw_legend(memoi_timeline* t, double y) {
+    const double end = y + MEMOI_LEGEND_HEIGHT;
     double x = t->left;
-    for (int i = 0; i < t->legend.n; i++) {
-        const memoi_family_color* family = &t->legend.families[i];
-        double width = 18 + memoi_svg_text_width(family->name, family->length, 12) + 16;
-        if (x + width > MEMOI_SVG_WIDTH - 16) return;
-        memoi_svg_put_rect(&t->text, family->color, x, y - 10, 12, 12);
-        memo_text_put(&t->text, " rx=\"2\"/>");
-        memoi_svg_put_part(&t->text, "", x + 18, y, family->name, family->length, "");
-        x += width;
-    }
+    for (int rank = 0; rank < 10; rank++)
+        for (int i = 0; i < t->legend.n; i++) {
+            const memoi_family_color* family = &t->legend.families[i];
+            const char* says = family->says ? family->says : family->name;
+            const int64_t n = family->says ? (int64_t)strlen(says) : family->length;
+            const double width = 18 + memoi_svg_text_width(says, n, 12) + 16;
+            if (family->rank != rank) continue;
+            if (x + width > MEMOI_SVG_WIDTH - 16) {
+                x = t->left;
+                y += MEMOI_LEGEND_HEIGHT;
+            }
+            if (y > end) return;
+            memoi_svg_put_rect(&t->text, family->color, x, y - 10, 12, 12);
+            memo_text_put(&t->text, " rx=\"2\"/>");
+            memoi_svg_put_part(&t->text, "", x + 18, y, says, n, "");
+            x += width;
+        }
 }
 
 memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_simulation* times,
@@ -2001,14 +2029,15 @@ memo_status memo_schedule_write_svg(const memo_schedule* schedule, const memo_si
         times->makespan_s > 1e-300 ? (MEMOI_SVG_WIDTH - 84 - t->left) / times->makespan_s : 0;
 
     /* Head: title and figures. */
-    memoi_svg_begin(&t->text, t->bottom + 60,
+    memoi_svg_begin(&t->text, t->bottom + 60 + MEMOI_LEGEND_HEIGHT,
                     ".n{font-size:11px;text-anchor:middle;pointer-events:none}"
                     ".m{text-anchor:middle;fill:#666}.r{text-anchor:end}"
                     ".h{font-size:16px;font-weight:bold;fill:#111}.s{fill:#666}");
     memoi_svg_put_label(&t->text, " class=\"h\"", 16, 28, title ? title : "Timeline");
     memo_text_put(&t->text, "<text class=\"s\" x=\"16\" y=\"48\">makespan ");
     memoi_timeline_put_time(&t->text, times->makespan_s);
-    memo_text_put(&t->text, "</text>\n");
+    memo_text_put(&t->text, ".  A row is a stream, a box an operation; a thin line is a wait for "
+                            "another stream</text>\n");
     memoi_svg_put_label(&t->text, " class=\"r s\"", MEMOI_SVG_WIDTH - 16, t->top - 8, "busy");
 
     /* Bars come after rows and axis, which they cover. */

@@ -32,7 +32,8 @@ static void make_case(case_of_pairs* c, int i) {
     c->n_documents = memo_test_int(1, 20);
     c->begins[0] = 0;
     for (int64_t k = 1; k <= c->n_documents; k++)
-        c->begins[k] = k == c->n_documents ? c->n_tokens : memo_test_int(c->begins[k - 1], c->n_tokens);
+        c->begins[k] =
+            k == c->n_documents ? c->n_tokens : memo_test_int(c->begins[k - 1], c->n_tokens);
     for (int64_t k = 0; k < c->n_documents; k++) c->parents[k] = k % 4 ? k - k % 4 : -1;
     mask_desc.document_begins = c->begins;
     mask_desc.n_documents = c->n_documents;
@@ -182,8 +183,8 @@ static void check_turns(const case_of_list* c, int is_backward) {
 /* The state of a rank that runs the list: streams begin what stands first when all that it waits for
  * has ended. */
 typedef struct running {
-    int32_t turn;                 /* of its next exchange, as an index of events; -1: none */
-    int32_t n_computed;           /* steps */
+    int32_t turn;       /* of its next exchange, as an index of events; -1: none */
+    int32_t n_computed; /* steps */
     char has_keys[MOST_RANKS + 1], has_given[MOST_RANKS + 1];
 } running;
 
@@ -228,8 +229,8 @@ static void run_list(const case_of_list* c, int is_backward) {
             if (done[i] || ranks[x->reader].turn != events[i].turn ||
                 ranks[x->owner].turn != events[i].turn)
                 continue;
-            (events[i].is_given ? ranks[x->reader].has_given
-                                : ranks[x->reader].has_keys)[x->step] = 1;
+            (events[i].is_given ? ranks[x->reader].has_given : ranks[x->reader].has_keys)[x->step] =
+                1;
             done[i] = 1;
             n_done++;
             has_changed = 1;
