@@ -304,7 +304,7 @@ static inline void memo_test_run(const memo_test_entry* test) {
     if (!setjmp(memo_test.leave)) test->function();
     memo_test.is_inside = 0;
     used_s = (double)(clock() - begin) / CLOCKS_PER_SEC;
-    if (used_s >= 0.3) printf("# %s: %.1f s of processor time\n", test->name, used_s);
+    if (used_s >= 3) printf("# %s: %.1f s of processor time\n", test->name, used_s);
     if (memo_test.failures) {
         memo_test.n_failed++;
         printf("not ok %d - %s\n", memo_test.n_tests, test->name);
