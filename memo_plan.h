@@ -875,8 +875,9 @@ typedef struct memo_session_desc {
      * write to them, and those that an update makes are NaN before, as are values behind
      * values_bytes.  The first difference is an error that names layer, tensor, row, buffer or
      * state, and the likely cause.  One layer of each kind recomputes every tensor once, whatever
-     * the plan, and logs the least tile_rows that gives the bits.  memo_session_watch
-     * (extras/memo_check.h) adds bytes of the trainer.  Beside the budgets a checked session takes
+     * the plan, and logs the least tile_rows that gives the bits.  With extras/memo_check.h before
+     * the implementation an update runs both ways in each step, and memo_session_watch adds bytes
+     * of the trainer.  Beside the budgets a checked session takes
      * three layers of device memory, two of host memory, four times the bytes of
      * MEMO_OWNER_MICRO_BATCH, three times the states of a layer, of FIRST and of LAST, and 8 bytes
      * for each row of each tensor of each layer; on a GPU, which hashes rows itself, 24 bytes more
@@ -7167,7 +7168,9 @@ typedef enum memob_watched {
     MEMOB_WATCH_RECOMPUTATION, /* of every tensor of a step, whatever the plan */
     MEMOB_WATCH_FORWARD_ALONE, /* a micro-batch without a backward */
     MEMOB_WATCH_FORWARD,       /* of a step, which is still open; its end alone */
-    MEMOB_WATCH_BACKWARD       /* likewise; its rows are there: its begin alone */
+    MEMOB_WATCH_BACKWARD,      /* likewise; its rows are there */
+    MEMOB_WATCH_UPDATE,        /* on the device, of an engine's layer, whose states are there */
+    MEMOB_WATCH_STEP           /* of states: it is over, and its update is due; its begin alone */
 } memob_watched;
 
 /* Calls between two micro-batches. */
@@ -8771,6 +8774,10 @@ MEMOI memo_session* memoi_session_make(const memo_session_desc* desc, const memo
 #define MEMOI_GUARD       512
 #define MEMOI_SWEPT_BYTES 4096 /* that one thread of a device looks at */
 
+MEMOI void memoi_checked_watch(memo_session* s, memob_watched what, int32_t step, int is_end) {
+    if (s->watch && s->checked.slots && !s->error.status) s->watch(s, what, step, is_end);
+}
+
 /* 0: the session has failed; so say the other functions of a checked session. */
 MEMOI int memob_checked_copy(memo_session* s, char* on_device, char* on_host, int64_t n_bytes,
                              int is_back) {
@@ -8848,7 +8855,7 @@ MEMOI uint64_t memob_checked_hash(memo_session* s, char* address, int64_t size_b
     return is_zero ? MEMOI_HASH_ZERO : hash | 2;
 }
 /* Where a state lies: during a visit in memory of the checked session. */
-MEMOI void* memoi_checked_state_address(const memo_session* s, int32_t layer, int32_t i) {
+MEMOI void* memob_checked_state_address(const memo_session* s, int32_t layer, int32_t i) {
     const memoi_checked* c = &s->checked;
     return c->slots && c->lies_of[i] == layer + 1 ? c->states_memory + c->states_at[i]
                                                   : memob_states_get_address(s->states, layer, i);
@@ -8856,7 +8863,7 @@ MEMOI void* memoi_checked_state_address(const memo_session* s, int32_t layer, in
 
 MEMOI uint64_t memoi_checked_hash_state(memo_session* s, int32_t layer, int32_t i, int on_host) {
     char* address = (char*)(on_host ? memob_states_get_host_address(s->states, layer, i)
-                                    : memoi_checked_state_address(s, layer, i));
+                                    : memob_checked_state_address(s, layer, i));
     if (on_host) (void)memoi_session_is_ok(s, memob_states_synchronize(s->states, &s->call_error));
     return memob_checked_hash(s, address, s->desc.states[i].size_bytes, on_host);
 }
@@ -8981,58 +8988,72 @@ MEMOI int memoi_checked_is_poisoned(memo_session* s, char* bytes, int64_t n_byte
     return 0;
 }
 
-/* A visit finds its states between guards, and elsewhere than the visit before.  What an update
- * makes anew is poison before.  Returns what is wrong; NULL: nothing, or the session has failed. */
-MEMOI const char* memoi_checked_take_states(memo_session* s, memoi_checked_glance* view) {
+/* A state gets another place than in the visit before, with a guard behind it.  from: its bytes;
+ * NULL: they are poison.  Returns what is wrong; NULL: nothing, or the session has failed. */
+MEMOI const char* memob_checked_place(memo_session* s, int32_t layer, int32_t i, const void* from,
+                                      memo_copy_kind kind) {
     memoi_checked* c = &s->checked;
-    uint32_t used = memoi_checked_moved(s, view->pass, view->layer);
+    const int64_t size_bytes = s->desc.states[i].size_bytes;
+    const int64_t guard_bytes = memoi_checked_guard_bytes(s, i);
+    char* at;
+    memo_status status;
     if (!c->is_swept) memoi_checked_fill(s, c->states_memory, 2 * c->states_bytes);
     c->is_swept = 1;
+    c->states_at[i] = (c->states_at[i] + c->states_bytes) % (2 * c->states_bytes);
+    at = c->states_memory + c->states_at[i];
+    if (memoi_checked_sweep(s, at, size_bytes + guard_bytes) < size_bytes + guard_bytes)
+        return "something has written to where it lay in an earlier visit; take its address anew "
+               "in each visit";
 
-    for (; used && !s->error.status; used &= used - 1) {
-        const int32_t i = view->blamed = __builtin_ctz(used);
-        const int64_t size_bytes = s->desc.states[i].size_bytes;
-        const int64_t guard_bytes = memoi_checked_guard_bytes(s, i);
-        const int is_made =
-            view->pass == MEMOB_UPDATE && !s->is_filling && s->states->made >> i & 1;
-        char* at = c->states_memory +
-                   (c->states_at[i] = (c->states_at[i] + c->states_bytes) % (2 * c->states_bytes));
-        memo_status status;
-        if (memoi_checked_sweep(s, at, size_bytes + guard_bytes) < size_bytes + guard_bytes)
-            return "something has written to where it lay in an earlier visit; take its address "
-                   "anew in each visit";
-
-        status = memo_fill(s->device, c->stream, at + size_bytes, MEMOI_GUARD_BYTE, guard_bytes,
-                           &s->call_error);
-        if (!status && !is_made)
-            status = memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE, at,
-                               memob_states_get_address(s->states, view->layer, i), size_bytes,
-                               &s->call_error);
-        if (!status) status = memo_stream_synchronize(s->device, c->stream, &s->call_error);
-        (void)memoi_session_is_ok(s, status);
-        c->guards[i] = memoi_checked_hash_guard(s, i);
-        c->lies_of[i] = view->layer + 1;
-    }
+    status = memo_fill(s->device, c->stream, at + size_bytes, MEMOI_GUARD_BYTE, guard_bytes,
+                       &s->call_error);
+    if (!status && from)
+        status = memo_copy(s->device, c->stream, kind, at, from, size_bytes, &s->call_error);
+    if (!status) status = memo_stream_synchronize(s->device, c->stream, &s->call_error);
+    (void)memoi_session_is_ok(s, status);
+    c->guards[i] = memoi_checked_hash_guard(s, i);
+    c->lies_of[i] = layer + 1;
     return NULL;
 }
 
-/* What a visit has written goes back.  Who kept an address finds poison. */
-MEMOI void memoi_checked_return_states(memo_session* s, const memoi_checked_glance* view) {
+/* A state leaves its place.  Who kept an address finds poison. */
+MEMOI void memob_checked_leave(memo_session* s, int32_t i) {
     memoi_checked* c = &s->checked;
+    c->lies_of[i] = 0;
+    memoi_checked_fill(s, c->states_memory + c->states_at[i],
+                       s->desc.states[i].size_bytes + memoi_checked_guard_bytes(s, i));
+}
+
+/* A visit finds its states between guards.  What an update makes anew is poison before.  Returns
+ * what is wrong; NULL: nothing, or the session has failed. */
+MEMOI const char* memoi_checked_take_states(memo_session* s, memoi_checked_glance* view) {
+    const int is_update = view->pass == MEMOB_UPDATE && !s->is_filling;
+    uint32_t used = memoi_checked_moved(s, view->pass, view->layer);
+    const char* why = NULL;
+    for (; used && !why && !s->error.status; used &= used - 1) {
+        const int32_t i = view->blamed = __builtin_ctz(used);
+        const int is_made = is_update && s->states->made >> i & 1;
+        why = memob_checked_place(
+            s, view->layer, i, is_made ? NULL : memob_states_get_address(s->states, view->layer, i),
+            MEMO_COPY_ON_DEVICE);
+    }
+    return why;
+}
+
+/* What a visit has written goes back. */
+MEMOI void memoi_checked_return_states(memo_session* s, const memoi_checked_glance* view) {
+    const memoi_checked* c = &s->checked;
     const uint32_t written[] = {0, s->states->gradients, s->states->updated}; /* by pass */
     uint32_t used = memoi_checked_moved(s, view->pass, view->layer);
     for (; used && !s->error.status; used &= used - 1) {
         const int32_t i = __builtin_ctz(used);
-        const int64_t size_bytes = s->desc.states[i].size_bytes;
-        char* at = c->states_memory + c->states_at[i];
         memo_status status = MEMO_STATUS_OK;
-        c->lies_of[i] = 0;
         if (written[view->pass] >> i & 1)
             status = memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE,
-                               memob_states_get_address(s->states, view->layer, i), at, size_bytes,
+                               memob_states_get_address(s->states, view->layer, i),
+                               c->states_memory + c->states_at[i], s->desc.states[i].size_bytes,
                                &s->call_error);
-        if (memoi_session_is_ok(s, status))
-            memoi_checked_fill(s, at, size_bytes + memoi_checked_guard_bytes(s, i));
+        if (memoi_session_is_ok(s, status)) memob_checked_leave(s, i);
     }
 }
 
@@ -9072,10 +9093,9 @@ MEMOI void memoi_checked_visit(memo_session* s, int32_t pass, int32_t layer, int
     for (; visited && !why; visited &= visited - 1)
         why = memoi_checked_state(s, &view, __builtin_ctz(visited));
     if (!why) why = memoi_checked_missed(s, &view);
-    if (!why && is_end)
-        memoi_checked_return_states(s, &view);
-    else if (!why)
-        why = memoi_checked_take_states(s, &view);
+    if (!why && !is_end) why = memoi_checked_take_states(s, &view);
+    if (!why && pass == MEMOB_UPDATE) memoi_checked_watch(s, MEMOB_WATCH_UPDATE, layer, is_end);
+    if (!why && is_end) memoi_checked_return_states(s, &view);
     if (why)
         MEMOI_SESSION_FAIL(s, MEMO_STATUS_INVALID_ARGUMENT,
                            "checked session: layer %d, state `%.32s`, %s: %s", (int)view.layer - 1,
@@ -9113,7 +9133,7 @@ void* memo_session_get_state(const memo_session* s, int32_t layer, int32_t state
         ((s->states->updated | s->states->gradients) >> state & 1))
         return memob_states_get_host_address(s->states, layer + 1, state);
     there = of->open_pass ? memob_states_used(s->states, of->open_pass - 1, layer + 1) : 0;
-    if (there >> state & 1) return memoi_checked_state_address(s, layer + 1, state);
+    if (there >> state & 1) return memob_checked_state_address(s, layer + 1, state);
     if (of->open_pass == 1 + MEMOB_UPDATE && of->lent >> state & 1) return NULL;
     if (of->has & s->states->masks[layer + 1] & 1u << state)
         memoi_session_lacks_state((memo_session*)(uintptr_t)s, layer, state);
@@ -9413,6 +9433,7 @@ memo_status memo_session_update(memo_session* s, memo_error* error) {
     status = memoi_session_check_call(s, MEMOI_CALL_UPDATE, error);
     if (status) return status;
     if (!s->states) return memoi_session_take_end(s, 0, error);
+    memoi_checked_watch(s, MEMOB_WATCH_STEP, 0, 0);
     if (!s->is_fused && s->states->update_at != MEMO_UPDATE_DEFERRED)
         status = memoi_session_update_all(s, error);
     else if (!s->is_fused) {
@@ -9944,14 +9965,10 @@ MEMOI void memoi_checked_open_edge(memo_session* s, const memob_row_visit* visit
                        memoi_session_rows(s, visit->layer) * place->row_bytes);
 }
 
-MEMOI void memoi_checked_watch(memo_session* s, memob_watched what, int32_t step, int is_end) {
-    if (s->watch && s->checked.slots && !s->error.status) s->watch(s, what, step, is_end);
-}
-
 /* After a forward the rows go to the engine.  Nobody uses a layer that has ended: it is poison. */
 MEMOI void memoi_checked_layer_end(memo_session* s, int32_t step, memo_pass pass) {
     const int is_forward = pass == MEMO_PASS_FORWARD, leaves = is_forward && s->part->swap;
-    if (is_forward) memoi_checked_watch(s, MEMOB_WATCH_FORWARD, step, 1);
+    memoi_checked_watch(s, is_forward ? MEMOB_WATCH_FORWARD : MEMOB_WATCH_BACKWARD, step, 1);
     if ((!leaves || memoi_checked_exchange(s, step, 0)) &&
         memoi_checked_look(s, step, is_forward ? MEMOI_CHECKED_FORWARD : MEMOI_CHECKED_BACKWARD))
         memoi_checked_fill(s, memoi_checked_slot(s, step), s->checked.slot_bytes);
@@ -12195,6 +12212,10 @@ MEMOI void memoi_session_start_step(memo_session* s) {
                                        &s->call_error));
 }
 
+#ifdef MEMO_CHECK_IMPLEMENTATION /* extras/memo_check.h, which runs updates both ways */
+MEMOI memo_status memob_session_watch_updates(memo_session* s, memo_error* error);
+#endif
+
 /* Memory for the largest shape; arena and engine of each; a checked session's memory.  All ranks
  * call this, also those that have failed. */
 MEMOI void memoi_session_start(memo_session* s) {
@@ -12256,6 +12277,9 @@ MEMOI void memoi_session_start(memo_session* s) {
     memoi_session_use_shape(s, 0);
     if (!s->failure.status && s->desc.is_checked)
         memoi_keep(s, memoi_checked_create(s, &s->call_error));
+#ifdef MEMO_CHECK_IMPLEMENTATION
+    if (!s->failure.status) memoi_keep(s, memob_session_watch_updates(s, &s->call_error));
+#endif
 }
 
 /* --- >>session slices ---

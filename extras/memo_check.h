@@ -110,9 +110,21 @@ MEMO_TRY memo_status memo_session_describe(const memo_session_desc* desc,
                                            const memo_verify_desc* check, memo_text* text,
                                            memo_error* error);
 
-/* Lets a checked session that is open look at bytes of the trainer, too: `recompute` must change no
- * output, and a forward alone must not change the norm.  outputs are copied, not their bytes.  A
- * session that is not checked does not look.  Errors: INVALID_ARGUMENT; OUT_OF_HOST_MEMORY. */
+/* Updates both ways.  A checked session (is_checked, MEMO_CHECK=1) runs the update of one layer a
+ * step, in turn, twice from the same bytes, if this header comes before memo_plan.h's
+ * implementation: where the plan has it and where a pass would, or in a pass twice.  Both must give
+ * the same states, so `update` may read nothing else but memo_session_get_batch().values.  Of all
+ * ranks it is the same layer, so both runs may communicate.  Takes the states of a layer once more,
+ * on the host.
+ *
+ * Lets a checked session that is open look at bytes of the trainer, too: `recompute` must change no
+ * output, and a forward alone must not change the norm; outputs have the bytes again that they had
+ * before the second update.  And the backward of layer 0 runs once more in one micro-batch, from
+ * infinite gradients, which must stay so: a backward adds, and clears nothing.  It runs where
+ * earlier micro-batches or slices have added and another micro-batch follows, if
+ * memo_session_run calls desc.backward, in a session of one rank, without an order or groups.
+ * outputs are copied, not their bytes.  A session that is not checked does not look.  Errors:
+ * INVALID_ARGUMENT; OUT_OF_HOST_MEMORY. */
 MEMO_TRY memo_status memo_session_watch(memo_session* session, const memo_verify_desc* check,
                                         memo_error* error);
 
@@ -146,14 +158,53 @@ MEMOI memo_status memoi_check_outputs(const memo_verify_desc* check, memo_error*
     return MEMO_STATUS_OK;
 }
 
+/* Copies the outputs to bytes, or back, in the order of the compute stream, and waits.  Copies of a
+ * device take pinned memory, a piece at a time; if there is none left they take bytes itself. */
+MEMOI memo_status memoi_check_copy(const memo_verify_desc* check, const memo_session* s,
+                                   char* bytes, int is_back, memo_error* error) {
+    const int on_host = s->desc.computes_on_host;
+    int64_t most = (int64_t)1 << 20, n_bytes;
+    memo_status status = MEMO_STATUS_OK, freed = MEMO_STATUS_OK;
+    void* pinned = NULL;
+    if (on_host || memo_host_alloc(s->device, most, &pinned, NULL)) {
+        pinned = NULL;
+        most = MEMOB_BYTES_MAX;
+    }
+    for (int32_t i = 0; i < check->n_outputs; i++) {
+        const int64_t size_bytes = check->outputs[i].size_bytes;
+        for (int64_t at = 0; at < size_bytes && !status; at += n_bytes, bytes += n_bytes) {
+            char* output = (char*)check->outputs[i].address + at;
+            void* piece = on_host ? output : bytes;
+            if (pinned) piece = pinned;
+            n_bytes = memob_min(size_bytes - at, most);
+            if (is_back) memmove(piece, bytes, (size_t)n_bytes);
+            if (!on_host)
+                status = memob_copy_now(s->device, s->desc.compute_stream, output, piece, n_bytes,
+                                        is_back, error);
+            if (!is_back) memmove(bytes, piece, (size_t)n_bytes);
+        }
+    }
+
+    if (pinned) freed = memo_host_free(s->device, pinned, status ? NULL : error);
+    return status ? status : freed;
+}
+
 /* ---- >>watch ------------------------------------------------------------------------------------
  * Knows: bytes of the trainer before and after a part of a checked step. */
 
+/* The update of one layer a step, in turn, runs both ways from the same bytes: where the plan does
+ * it and where a pass would; in a pass twice.  Outputs are as after the plan's. */
 typedef struct memoi_watcher {
     memo_verify_desc check;
     memo_verify_output* outputs; /* (n_outputs) */
     uint64_t* hashes;            /* (n_outputs): before recomputation is tested */
     double norm;                 /* before a forward alone */
+    char* saved;                 /* outputs, while an update runs for nothing */
+    int32_t layer;               /* the engine's, of this step's update */
+    int is_known;                /* the update has run: its results are in `seen` */
+    char* bytes;                 /* of the layer's states before it */
+    uint64_t* seen;              /* (n_states): hashes after it */
+    int is_told;                 /* outputs are known, and no backward has run twice */
 } memoi_watcher;
 
 /* Recomputation leaves the outputs alone. */
@@ -186,6 +237,233 @@ MEMOI void memoi_watch_norm(memo_session* s, int is_end, memo_error* found) {
     w->norm = now;
 }
 
+/* The moments of the update, and what else than the moment may change a state there. */
+static const struct {
+    int32_t may;
+    const char *at_most, *at_least; /* why states differ, with most memory and with least */
+} memoi_check_moments[] = {
+    {0,
+     "two runs of three steps differ, or a checked session changes it; `update`, or what lies "
+     "between micro-batches, changes bytes that outputs lack, or reads bytes of a layer or a "
+     "buffer that has ended, which are NaN",
+     "the least device memory changes it; a pass uses a state that its uses lack, or an address "
+     "kept from another visit"},
+    {MEMO_MAY_DEFER,
+     "an update that is deferred changes it; `update` reads a number that has changed since its "
+     "step, such as a step number: take it from memo_session_get_batch().values",
+     "an update that is deferred changes it with the least device memory; `update` uses a state "
+     "that its uses lack"},
+    {MEMO_MAY_FUSE,
+     "a fused update changes it; `update` reads what is known when the step is over, such as a "
+     "norm of all gradients: take that of the step before, or leave MEMO_MAY_FUSE out",
+     "a fused update changes it with the least device memory; `update` uses a state that its uses "
+     "lack"}};
+
+/* The states that the layer's update uses in this step; 0: it is not updated on the device. */
+MEMOI uint32_t memoi_watched_states(const memo_session* s, int32_t layer) {
+    const memob_states* states = s->states;
+    const uint32_t used = memob_states_used(states, MEMOB_UPDATE, layer);
+    const uint32_t gradients = states->layers[layer].has & states->gradients;
+    const int is_updated = !gradients || gradients & states->masks[layer];
+    return is_updated && used & states->updated ? used : 0;
+}
+
+/* Copies the states of the open update to `bytes`, or back. */
+MEMOI void memoi_watched_copy(memo_session* s, const memoi_watcher* w, int is_back) {
+    char* bytes = w->bytes;
+    for (uint32_t used = memoi_watched_states(s, w->layer); used; used &= used - 1) {
+        const int32_t i = __builtin_ctz(used);
+        char* at = (char*)memob_checked_state_address(s, w->layer, i);
+        if (!memob_checked_copy(s, at, bytes, s->desc.states[i].size_bytes, is_back)) return;
+        bytes += s->desc.states[i].size_bytes;
+    }
+}
+
+/* What the open update has made.  why: it must be what has been seen; NULL: it is seen now. */
+MEMOI void memoi_watched_look(memo_session* s, memoi_watcher* w, const char* why,
+                              memo_error* found) {
+    uint32_t made = memoi_watched_states(s, w->layer) & s->states->updated;
+    w->is_known = !why;
+    for (; made && !s->error.status && !found->status; made &= made - 1) {
+        const int32_t i = __builtin_ctz(made);
+        const uint64_t hash = memob_checked_hash(
+            s, (char*)memob_checked_state_address(s, w->layer, i), s->desc.states[i].size_bytes, 0);
+        if (why && hash != w->seen[i] && !s->error.status)
+            (void)MEMOB_INVALID(found, "checked session: layer %d, state `%.32s`, update: %s",
+                                (int)w->layer - 1, memob_session_name(s->desc.states[i].name), why);
+        w->seen[i] = hash;
+    }
+}
+
+/* Updates the layer, and gives the outputs their bytes again. */
+MEMOI void memoi_watched_update(memo_session* s, memoi_watcher* w, memo_error* found) {
+    if (memoi_check_copy(&w->check, s, w->saved, 0, found)) return;
+    s->desc.update(s->desc.user, s, w->layer - 1);
+    (void)memoi_check_copy(&w->check, s, w->saved, 1, found);
+}
+
+/* Updates the layer from `bytes` where no visit is open, and forgets its states. */
+MEMOI void memoi_watched_try(memo_session* s, memoi_watcher* w, const char* why,
+                             memo_error* found) {
+    const uint32_t all = memoi_watched_states(s, w->layer);
+    const char *bytes = w->bytes, *fault = NULL;
+    uint32_t used = all;
+    s->states->layers[w->layer].open_pass = 1 + MEMOB_UPDATE;
+    s->is_deferred = s->has_update_values;
+    for (; used && !s->error.status && !fault; used &= used - 1) {
+        const int32_t i = __builtin_ctz(used);
+        fault = memob_checked_place(s, w->layer, i, s->states->made >> i & 1 ? NULL : bytes,
+                                    MEMO_COPY_TO_DEVICE);
+        bytes += s->desc.states[i].size_bytes;
+    }
+    if (fault)
+        (void)MEMOB_INVALID(found, "checked session: layer %d: %s", (int)w->layer - 1, fault);
+    if (!s->error.status && !found->status) memoi_watched_update(s, w, found);
+    memoi_watched_look(s, w, why, found);
+    for (used = all; used && !s->error.status; used &= used - 1)
+        memob_checked_leave(s, __builtin_ctz(used));
+    s->is_deferred = 0;
+    s->states->layers[w->layer].open_pass = 0;
+}
+
+/* The plan's update of a layer begins or ends.  A deferred one comes behind that of a pass. */
+MEMOI void memoi_watch_update(memo_session* s, int32_t layer, int is_end, memo_error* found) {
+    memoi_watcher* w = (memoi_watcher*)s->watcher;
+    const int32_t at = s->states->update_at;
+    if (layer != w->layer || s->is_filling || !memoi_watched_states(s, layer)) return;
+    if (at == MEMO_UPDATE_DEFERRED && is_end && w->is_known)
+        memoi_watched_look(s, w, memoi_check_moments[1].at_most, found);
+    if (at == MEMO_UPDATE_DEFERRED) return;
+    if (!is_end) memoi_watched_copy(s, w, 0);
+    if (is_end) memoi_watched_look(s, w, NULL, found);
+    if (!is_end || at != MEMO_UPDATE_PASS || s->error.status) return;
+    memoi_watched_copy(s, w, 1);
+    if (!s->error.status) memoi_watched_update(s, w, found);
+    memoi_watched_look(s, w,
+                       "two runs from the same bytes differ; `update` reads what it has changed "
+                       "beside states: take numbers of its step from "
+                       "memo_session_get_batch().values",
+                       found);
+}
+
+/* A step is over: what a pass would do. */
+MEMOI void memoi_watch_step(memo_session* s, memo_error* found) {
+    memoi_watcher* w = (memoi_watcher*)s->watcher;
+    char* bytes = w->bytes;
+    uint32_t used = 0;
+    if (s->states->updates) return; /* on the host */
+    if (s->states->update_at == MEMO_UPDATE_FUSED && s->is_fused && w->is_known)
+        memoi_watched_try(s, w, memoi_check_moments[2].at_most, found);
+    w->is_known = 0;
+    for (int32_t k = 0; k < s->states->n_layers && !used; k++) {
+        w->layer = (w->layer + 1) % s->states->n_layers;
+        used = memoi_watched_states(s, w->layer);
+    }
+    if (s->states->update_at != MEMO_UPDATE_DEFERRED || !used || found->status) return;
+
+    for (uint32_t left = used; left && !found->status; left &= left - 1) {
+        const int32_t i = __builtin_ctz(left);
+        const int64_t size_bytes = s->desc.states[i].size_bytes;
+        found->status =
+            memob_states_transfer(s->states, w->layer, i, 1, 0, bytes, size_bytes, found);
+        bytes += size_bytes;
+    }
+    if (!found->status) memoi_watched_try(s, w, NULL, found);
+}
+
+/* Bytes of a gradient that layer 0 adds to, or of a buffer that is read later. */
+typedef struct memoi_watched_piece {
+    char* at;
+    int64_t n_bytes;
+    int32_t layer, state; /* state -1: a buffer */
+} memoi_watched_piece;
+enum { MEMOI_WATCHED_MAX = MEMO_STATES_MAX + MEMO_SESSION_BUFFERS_MAX };
+
+/* What an open backward of layer 0 may write, and others read later.  Returns how many. */
+MEMOI int32_t memoi_watched_pieces(const memo_session* s, memoi_watched_piece* pieces) {
+    int32_t n = 0;
+    uint32_t seen = 0;
+    for (int32_t layer = 1; layer >= 0; layer--) { /* the engine's: layer 0, and FIRST */
+        uint32_t used = memob_states_used(s->states, MEMOB_BACKWARD, layer) & s->states->gradients;
+        for (used &= ~seen, seen |= used; used; used &= used - 1) {
+            const int32_t i = __builtin_ctz(used);
+            const memoi_watched_piece piece = {(char*)memob_checked_state_address(s, layer, i),
+                                               s->desc.states[i].size_bytes, layer, i};
+            pieces[n++] = piece;
+        }
+    }
+    for (int32_t i = 0; i < s->desc.n_buffers; i++) {
+        const memo_session_buffer* b = &s->desc.buffers[i];
+        const int is_of_session = b->first == MEMO_PASS_SESSION;
+        const int64_t n_rows = is_of_session ? s->desc.n_rows : s->batch.n_rows;
+        const memoi_watched_piece piece = {(char*)s->buffer_addresses[i],
+                                           b->size_bytes + b->row_bytes * n_rows, 0, -1};
+        if (piece.at && (is_of_session || b->last == MEMO_PASS_AFTER)) pieces[n++] = piece;
+    }
+    return n;
+}
+
+/* Numbers of a gradient that are infinite; of 2 bytes every second one.  0: one is not, unless
+ * is_set. */
+MEMOI int memoi_watched_infinite(char* bytes, int64_t n_bytes, int is_set) {
+    uint16_t half = 0x7f80;
+    for (int64_t i = 2; i + 2 <= n_bytes; i += 4) {
+        if (is_set)
+            memcpy(bytes + i, &half, sizeof half);
+        else
+            memcpy(&half, bytes + i, sizeof half);
+        if ((half & 0x7c00) != 0x7c00) return 0;
+    }
+    return 1;
+}
+
+/* The backward of layer 0, the last of a micro-batch, runs once more from infinite gradients: what
+ * it adds to stays infinite.  Once in a session, where gradients add up and a micro-batch
+ * follows. */
+MEMOI void memoi_watch_gradients(memo_session* s, int32_t step, memo_error* found) {
+    memoi_watcher* w = (memoi_watcher*)s->watcher;
+    memoi_watched_piece pieces[MEMOI_WATCHED_MAX];
+    const int adds = s->states && (s->is_part || s->n_slices > 1) && s->batch.more_follow;
+    const int is_one = !s->desc.agree && !s->steps->order && s->n_slices == s->n_of_batch;
+    int32_t n = 0;
+    int64_t n_bytes = 0, at = 0;
+    char* saved;
+    if (step || !w->is_told || !s->is_in_run || s->desc.step || !adds || !is_one) return;
+    n = memoi_watched_pieces(s, pieces);
+    for (int32_t k = 0; k < n; k++) n_bytes += pieces[k].n_bytes;
+    saved = (char*)memob_calloc(2 * n_bytes + 1, 1);
+    if (!saved || memoi_check_copy(&w->check, s, w->saved, 0, found)) {
+        MEMO_FREE(saved);
+        return;
+    }
+
+    for (int32_t k = 0; k < n && !s->error.status; at += pieces[k++].n_bytes) {
+        (void)memob_checked_copy(s, pieces[k].at, saved + at, pieces[k].n_bytes, 0);
+        if (pieces[k].state < 0) continue;
+        (void)memoi_watched_infinite(saved + n_bytes + at, pieces[k].n_bytes, 1);
+        (void)memob_checked_copy(s, pieces[k].at, saved + n_bytes + at, pieces[k].n_bytes, 1);
+    }
+    if (!s->error.status) s->desc.backward(s->desc.user, s, 0);
+    at = 0;
+    for (int32_t k = 0; k < n && !s->error.status; at += pieces[k++].n_bytes) {
+        char* bytes = saved + n_bytes + at;
+        (void)memob_checked_copy(s, pieces[k].at, bytes, pieces[k].n_bytes, 0);
+        (void)memob_checked_copy(s, pieces[k].at, saved + at, pieces[k].n_bytes, 1);
+        if (pieces[k].state < 0 || found->status ||
+            memoi_watched_infinite(bytes, pieces[k].n_bytes, 0))
+            continue;
+        (void)MEMOB_INVALID(
+            found,
+            "checked session: layer %d, state `%.32s`, backward: it drops what earlier "
+            "micro-batches or slices have added; add to the gradient, and do not clear it: the "
+            "session does, when a step begins",
+            (int)pieces[k].layer - 1, memob_session_name(s->desc.states[pieces[k].state].name));
+    }
+    w->is_told = 0;
+    (void)memoi_check_copy(&w->check, s, w->saved, 1, found->status ? NULL : found);
+    MEMO_FREE(saved);
+}
+
 MEMOI void memoi_watch(memo_session* s, memob_watched what, int32_t step, int is_end) {
     memo_error found;
     found.status = MEMO_STATUS_OK;
@@ -193,27 +471,48 @@ MEMOI void memoi_watch(memo_session* s, memob_watched what, int32_t step, int is
     case MEMOB_WATCH_RECOMPUTATION: memoi_watch_outputs(s, step, is_end, &found); break;
     case MEMOB_WATCH_FORWARD_ALONE: memoi_watch_norm(s, is_end, &found); break;
     case MEMOB_WATCH_FORWARD: break;
-    case MEMOB_WATCH_BACKWARD: break;
+    case MEMOB_WATCH_BACKWARD:
+        if (is_end) memoi_watch_gradients(s, step, &found);
+        break;
+    case MEMOB_WATCH_UPDATE: memoi_watch_update(s, step, is_end, &found); break;
+    case MEMOB_WATCH_STEP: memoi_watch_step(s, &found); break;
     }
     if (found.status) memo_session_fail(s, found.status, found.message);
 }
 
 memo_status memo_session_watch(memo_session* s, const memo_verify_desc* check, memo_error* error) {
     memoi_watcher* w;
+    int64_t n_bytes = 0, n_saved = 0;
     MEMOB_REFUSE_NULL(error, "session", s);
     MEMOB_REFUSE_NULL(error, "check", check);
     if (memoi_check_outputs(check, error)) return MEMO_STATUS_INVALID_ARGUMENT;
+    for (int32_t i = 0; i < check->n_outputs; i++) n_saved += check->outputs[i].size_bytes;
+    for (int32_t i = 0; i < s->desc.n_states && s->checked.slots; i++)
+        n_bytes += s->desc.states[i].size_bytes;
     w = MEMOB_ARRAY(&s->kept, memoi_watcher, 1);
     if (w) {
         w->check = *check;
-        w->outputs = MEMOB_ARRAY(&s->kept, memo_verify_output, check->n_outputs);
+        w->check.outputs = w->outputs = MEMOB_ARRAY(&s->kept, memo_verify_output, check->n_outputs);
         w->hashes = MEMOB_ARRAY(&s->kept, uint64_t, check->n_outputs);
+        w->saved = MEMOB_ARRAY(&s->kept, char, n_saved);
+        w->bytes = MEMOB_ARRAY(&s->kept, char, n_bytes);
+        w->seen = MEMOB_ARRAY(&s->kept, uint64_t, s->desc.n_states);
     }
     if (s->kept.failed) return memob_no_memory(error, "what a session watches");
     for (int32_t i = 0; i < check->n_outputs; i++) w->outputs[i] = check->outputs[i];
+    w->is_told = 1;
     s->watcher = w;
     s->watch = memoi_watch;
     return MEMO_STATUS_OK;
+}
+
+MEMOI memo_status memob_session_watch_updates(memo_session* s, memo_error* error) {
+    const memo_verify_desc check = MEMO_ZERO(memo_verify_desc);
+    memo_status status;
+    if (!s->checked.slots || s->watch) return MEMO_STATUS_OK;
+    status = memo_session_watch(s, &check, error);
+    if (!status) ((memoi_watcher*)s->watcher)->is_told = 0;
+    return status;
 }
 
 /* ---- >>verify -----------------------------------------------------------------------------------
@@ -232,37 +531,6 @@ typedef struct memoi_verified {
     uint64_t *digests, *seen; /* (n_layers + 2, n_states), of a run of steps before; of the last */
     memob_arrays arrays;      /* of these */
 } memoi_verified;
-
-/* Copies the outputs to bytes, or back, in the order of the compute stream, and waits.  Copies of a
- * device take pinned memory, a piece at a time; if there is none left they take bytes itself. */
-MEMOI memo_status memoi_verified_copy_outputs(const memoi_verified* v, const memo_session* s,
-                                              char* bytes, int is_back, memo_error* error) {
-    const int on_host = s->desc.computes_on_host;
-    int64_t most = (int64_t)1 << 20, n_bytes;
-    memo_status status = MEMO_STATUS_OK, freed = MEMO_STATUS_OK;
-    void* pinned = NULL;
-    if (on_host || memo_host_alloc(s->device, most, &pinned, NULL)) {
-        pinned = NULL;
-        most = MEMOB_BYTES_MAX;
-    }
-    for (int32_t i = 0; i < v->check.n_outputs; i++) {
-        const int64_t size_bytes = v->check.outputs[i].size_bytes;
-        for (int64_t at = 0; at < size_bytes && !status; at += n_bytes, bytes += n_bytes) {
-            char* output = (char*)v->check.outputs[i].address + at;
-            void* piece = on_host ? output : bytes;
-            if (pinned) piece = pinned;
-            n_bytes = memob_min(size_bytes - at, most);
-            if (is_back) memmove(piece, bytes, (size_t)n_bytes);
-            if (!on_host)
-                status = memob_copy_now(s->device, s->desc.compute_stream, output, piece, n_bytes,
-                                        is_back, error);
-            if (!is_back) memmove(bytes, piece, (size_t)n_bytes);
-        }
-    }
-
-    if (pinned) freed = memo_host_free(s->device, pinned, status ? NULL : error);
-    return status ? status : freed;
-}
 
 /* A number of an output. */
 MEMOI double memoi_verified_number(const char* bytes, memo_type type) {
@@ -337,16 +605,21 @@ MEMOI memo_status memoi_verified_compare_outputs(const memoi_verified* v, const 
     return status;
 }
 
-/* Outputs, and gradients among states unless only large differences count. */
+/* Outputs, and gradients among states.  Only large differences count: of no type that they may
+ * have. */
 MEMOI memo_status memoi_verified_compare_all(const memoi_verified* v, const char* why,
                                              memo_error* error) {
+    static const memo_type types[] = {MEMO_TYPE_F64, MEMO_TYPE_F16, MEMO_TYPE_BF16, MEMO_TYPE_F32};
     memo_status status = memoi_verified_compare_outputs(v, why, error);
     int64_t at = v->output_bytes;
-    for (int32_t layer = MEMO_LAYER_FIRST; layer <= v->desc->n_layers && why; layer++)
+    memo_error other; /* of a type that it has not */
+    for (int32_t layer = MEMO_LAYER_FIRST; layer <= v->desc->n_layers; layer++)
         for (int32_t i = 0; i < v->desc->n_states && !status; i++) {
             if (!(v->desc->states[i].uses & MEMO_STATE_GRADIENT)) continue;
-            status = memoi_verified_compare(v, v->desc->states[i].name, layer, MEMO_TYPE_F32, at,
-                                            v->desc->states[i].size_bytes, why, error);
+            for (int k = why ? 3 : 0; k < 4 && (!k || why || status); k++)
+                status = memoi_verified_compare(v, v->desc->states[i].name, layer, types[k], at,
+                                                v->desc->states[i].size_bytes, why,
+                                                k < 3 ? &other : error);
             at += v->desc->states[i].size_bytes;
         }
     return status;
@@ -444,15 +717,15 @@ MEMOI memo_status memoi_verified_run_once(memoi_verified* v, memo_session* s,
     const int are_steps = what == MEMOI_VERIFIED_STEPS;
     memo_status status, saved;
     if (check->verifying) check->verifying(user, s, 1);
-    status = saved = memoi_verified_copy_outputs(v, s, v->saved, 0, error);
+    status = saved = memoi_check_copy(check, s, v->saved, 0, error);
     if (!status) status = memoi_verified_visit_states(v, s, 0, error);
     for (int32_t k = 0; k < (int32_t)what && !status; k++)
         status = are_steps ? memoi_verified_train(v, s, error)
                            : memoi_verified_run_turns(s, v->shape, 1, error);
     if (!status && are_steps) status = memoi_verified_digest(v, s, error); /* ends all updates */
-    if (!status) status = memoi_verified_copy_outputs(v, s, v->found, 0, error);
+    if (!status) status = memoi_check_copy(check, s, v->found, 0, error);
     if (!status && !are_steps) status = memoi_verified_visit_states(v, s, 1, error);
-    if (!saved) saved = memoi_verified_copy_outputs(v, s, v->saved, 1, status ? NULL : error);
+    if (!saved) saved = memoi_check_copy(check, s, v->saved, 1, status ? NULL : error);
     if (!status) status = saved;
     if (check->verifying) check->verifying(user, s, 0);
 
@@ -605,32 +878,10 @@ MEMOI memo_status memoi_verified_compare_states(const memoi_verified* v, const c
     return MEMO_STATUS_OK;
 }
 
-/* The moments of the update, and what else than the moment may change a state there. */
-static const struct {
-    int32_t may;
-    const char *at_most, *at_least; /* why states differ, with most memory and with least */
-} memoi_verified_moments[] = {
-    {0,
-     "two runs of three steps differ, or a checked session changes it; `update`, or what lies "
-     "between micro-batches, changes bytes that outputs lack, or reads bytes of a layer or a "
-     "buffer that has ended, which are NaN",
-     "the least device memory changes it; a pass uses a state that its uses lack, or an address "
-     "kept from another visit"},
-    {MEMO_MAY_DEFER,
-     "an update that is deferred changes it; `update` reads a number that has changed since its "
-     "step, such as a step number: take it from memo_session_get_batch().values",
-     "an update that is deferred changes it with the least device memory; `update` uses a state "
-     "that its uses lack"},
-    {MEMO_MAY_FUSE,
-     "a fused update changes it; `update` reads what is known when the step is over, such as a "
-     "norm of all gradients: take that of the step before, or leave MEMO_MAY_FUSE out",
-     "a fused update changes it with the least device memory; `update` uses a state that its uses "
-     "lack"}};
-
 /* Three steps under each moment that the desc allows, with most and with least device memory; first
  * in a checked session. */
 MEMOI memo_status memoi_verified_steps(memoi_verified* v, memo_error* error) {
-    enum { N_MOMENTS = sizeof memoi_verified_moments / sizeof *memoi_verified_moments };
+    enum { N_MOMENTS = sizeof memoi_check_moments / sizeof *memoi_check_moments };
     memo_status status = MEMO_STATUS_OK;
     memo_error found;
     for (int32_t k = -1; k < 2 * N_MOMENTS && !status; k++) {
@@ -638,8 +889,8 @@ MEMOI memo_status memoi_verified_steps(memoi_verified* v, memo_error* error) {
         const int is_least = k > 0 && k % 2, is_first = k < 0;
         memo_session_desc own = memoi_verified_desc(v);
         memo_step_plan* plan = NULL;
-        if (moment && !(own.update_may & memoi_verified_moments[moment].may)) continue;
-        own.update_may = moment ? memoi_verified_moments[moment].may | MEMO_MAY_NOT_PASS : 0;
+        if (moment && !(own.update_may & memoi_check_moments[moment].may)) continue;
+        own.update_may = moment ? memoi_check_moments[moment].may | MEMO_MAY_NOT_PASS : 0;
         if (own.update_on == MEMO_UPDATE_PLANNED) own.update_on = MEMO_UPDATE_DEVICE;
         own.is_checked |= is_first;
         own.device_bytes = 0;
@@ -652,8 +903,8 @@ MEMOI memo_status memoi_verified_steps(memoi_verified* v, memo_error* error) {
         memo_step_plan_destroy(plan);
 
         if (!status && !is_first) {
-            const char* why = is_least ? memoi_verified_moments[moment].at_least
-                                       : memoi_verified_moments[moment].at_most;
+            const char* why = is_least ? memoi_check_moments[moment].at_least
+                                       : memoi_check_moments[moment].at_most;
             if (!memoi_verified_compare_states(v, why, &found))
                 (void)memoi_verified_compare_outputs(v, why, &found);
         }
@@ -944,8 +1195,7 @@ MEMOI void memoi_described_watch(memo_session* s, memob_watched what, int32_t st
     memoi_described* d = (memoi_described*)s->watcher;
     const uint32_t kind = 1u << memob_layer_kind(s->steps, step);
     const int32_t n = d->v->desc->n_tensors;
-    (void)is_end;
-    if (what != MEMOB_WATCH_FORWARD && what != MEMOB_WATCH_BACKWARD) return;
+    if (what != MEMOB_WATCH_FORWARD && (what != MEMOB_WATCH_BACKWARD || is_end)) return;
     memoi_described_take(d, s, step);
     if (what == MEMOB_WATCH_FORWARD) {
         for (int32_t t = 0; t < n; t++) {

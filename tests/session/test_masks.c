@@ -3,6 +3,7 @@
  * is refused.
  * test_random_calls.c has random choices beside plain arrays. */
 #include "memo_plan.h"
+#include "extras/memo_check.h"
 #include "owned.h"
 #include "trainer_words.h"
 
@@ -380,6 +381,9 @@ TEST(layers_share_a_state_in_one_place) {
             CHECK_OK(memo_session_get_least(&t.desc, &least_bytes, &error));
             t.desc.device_bytes = least_bytes + (k % 3) * (k % 3) * 30000;
             own_session* s = new_session(&t.desc);
+            const memo_verify_output count = {"count", &t.n_updates, 4, MEMO_TYPE_I32, 0};
+            const memo_verify_desc check = {.outputs = &count, .n_outputs = 1};
+            CHECK_OK(memo_session_watch(s, &check, &error)); /* which runs updates for nothing */
             init_plain_tied();
             CHECK_OK(
                 memo_session_write_state(s, 1, TABLE, 0, plain_table[0], 8 * TABLE_WORDS, &error));

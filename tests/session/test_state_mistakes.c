@@ -13,6 +13,9 @@ enum { W, G, M, V, MASTER, N_STATES };
 #define BEHIND   "something writes behind it; its size_bytes is too small"
 #define LAY      "something has written to where it lay in an earlier visit"
 #define NO_VALUE "the update computes it from bytes without a value"
+#define DEFERRED "an update that is deferred changes it"
+#define FUSED    "a fused update changes it"
+#define TWICE    "two runs from the same bytes differ"
 
 /* Each with what a checked run says, and what verify says.  "": nothing.  Those that a checked
  * session cannot see train other weights, under every plan or under some. */
@@ -31,9 +34,9 @@ enum { W, G, M, V, MASTER, N_STATES };
     X(WRITES_KEPT_ADDRESS, "state `m`, update: " LAY, LAY)                                         \
     X(WRITES_WEIGHTS_IN_FORWARD, "the pass wrote to it", "the pass wrote to it")                   \
     X(GRADIENT_CLEARED, "", "the gradient is the same after one and after two")                    \
-    X(OWN_STEP, "", "an update that is deferred changes it")                                       \
-    X(NORM_OF_THIS_STEP, "", "a fused update changes it")                                          \
-    X(COUNTS_OUTSIDE, "", "two runs of three steps differ")
+    X(OWN_STEP, DEFERRED, DEFERRED)                                                                \
+    X(NORM_OF_THIS_STEP, FUSED, FUSED)                                                             \
+    X(COUNTS_OUTSIDE, TWICE, TWICE)
 #define NAME_OF(name, checked, verified) name,
 typedef enum mistake { MISTAKES(NAME_OF) N_MISTAKES } mistake;
 #undef NAME_OF

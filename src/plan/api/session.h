@@ -586,8 +586,9 @@ typedef struct memo_session_desc {
      * write to them, and those that an update makes are NaN before, as are values behind
      * values_bytes.  The first difference is an error that names layer, tensor, row, buffer or
      * state, and the likely cause.  One layer of each kind recomputes every tensor once, whatever
-     * the plan, and logs the least tile_rows that gives the bits.  memo_session_watch
-     * (extras/memo_check.h) adds bytes of the trainer.  Beside the budgets a checked session takes
+     * the plan, and logs the least tile_rows that gives the bits.  With extras/memo_check.h before
+     * the implementation an update runs both ways in each step, and memo_session_watch adds bytes
+     * of the trainer.  Beside the budgets a checked session takes
      * three layers of device memory, two of host memory, four times the bytes of
      * MEMO_OWNER_MICRO_BATCH, three times the states of a layer, of FIRST and of LAST, and 8 bytes
      * for each row of each tensor of each layer; on a GPU, which hashes rows itself, 24 bytes more

@@ -351,14 +351,10 @@ MEMOI void memoi_checked_open_edge(memo_session* s, const memob_row_visit* visit
                        memoi_session_rows(s, visit->layer) * place->row_bytes);
 }
 
-MEMOI void memoi_checked_watch(memo_session* s, memob_watched what, int32_t step, int is_end) {
-    if (s->watch && s->checked.slots && !s->error.status) s->watch(s, what, step, is_end);
-}
-
 /* After a forward the rows go to the engine.  Nobody uses a layer that has ended: it is poison. */
 MEMOI void memoi_checked_layer_end(memo_session* s, int32_t step, memo_pass pass) {
     const int is_forward = pass == MEMO_PASS_FORWARD, leaves = is_forward && s->part->swap;
-    if (is_forward) memoi_checked_watch(s, MEMOB_WATCH_FORWARD, step, 1);
+    memoi_checked_watch(s, is_forward ? MEMOB_WATCH_FORWARD : MEMOB_WATCH_BACKWARD, step, 1);
     if ((!leaves || memoi_checked_exchange(s, step, 0)) &&
         memoi_checked_look(s, step, is_forward ? MEMOI_CHECKED_FORWARD : MEMOI_CHECKED_BACKWARD))
         memoi_checked_fill(s, memoi_checked_slot(s, step), s->checked.slot_bytes);

@@ -67,6 +67,10 @@ MEMOI void memoi_session_start_step(memo_session* s) {
                                        &s->call_error));
 }
 
+#ifdef MEMO_CHECK_IMPLEMENTATION /* extras/memo_check.h, which runs updates both ways */
+MEMOI memo_status memob_session_watch_updates(memo_session* s, memo_error* error);
+#endif
+
 /* Memory for the largest shape; arena and engine of each; a checked session's memory.  All ranks
  * call this, also those that have failed. */
 MEMOI void memoi_session_start(memo_session* s) {
@@ -128,4 +132,7 @@ MEMOI void memoi_session_start(memo_session* s) {
     memoi_session_use_shape(s, 0);
     if (!s->failure.status && s->desc.is_checked)
         memoi_keep(s, memoi_checked_create(s, &s->call_error));
+#ifdef MEMO_CHECK_IMPLEMENTATION
+    if (!s->failure.status) memoi_keep(s, memob_session_watch_updates(s, &s->call_error));
+#endif
 }

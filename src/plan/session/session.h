@@ -87,7 +87,9 @@ typedef enum memob_watched {
     MEMOB_WATCH_RECOMPUTATION, /* of every tensor of a step, whatever the plan */
     MEMOB_WATCH_FORWARD_ALONE, /* a micro-batch without a backward */
     MEMOB_WATCH_FORWARD,       /* of a step, which is still open; its end alone */
-    MEMOB_WATCH_BACKWARD       /* likewise; its rows are there: its begin alone */
+    MEMOB_WATCH_BACKWARD,      /* likewise; its rows are there */
+    MEMOB_WATCH_UPDATE,        /* on the device, of an engine's layer, whose states are there */
+    MEMOB_WATCH_STEP           /* of states: it is over, and its update is due; its begin alone */
 } memob_watched;
 
 /* Calls between two micro-batches. */
