@@ -672,7 +672,7 @@ static void mutate_item(trainer* r) {
     const memo_item of = *item;
     const int32_t other = (int32_t)memo_test_int(0, r->desc.n_tensors - 1);
     switch ((int)r->m) {
-    case ITEM_BYTES: item->row_bytes = chance(50) ? of.row_bytes / 2 : of.row_bytes - 4; break;
+    case ITEM_BYTES: item->row_bytes += chance(40) ? -of.row_bytes / 2 : chance(50) ? -4 : 4; break;
     case ITEM_AWAY: item->away = (int32_t)memo_test_int(0, MEMO_N_AWAYS - 1); break;
     case ITEM_SCOPE: item->scope = (int32_t)memo_test_int(0, MEMO_N_SCOPES - 1); break;
     case ITEM_BY_BACKWARD: item->is ^= MEMO_BY_BACKWARD; break;

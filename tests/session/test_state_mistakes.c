@@ -17,8 +17,7 @@ enum { W, G, M, V, MASTER, N_STATES };
 #define FUSED    "a fused update changes it"
 #define TWICE    "two runs from the same bytes differ"
 
-/* Each with what a checked run says, and what verify says.  "": nothing.  Those that a checked
- * session cannot see train other weights, under every plan or under some. */
+/* Each with what a checked run says, and what verify says.  "": nothing. */
 #define MISTAKES(X)                                                                                \
     X(NONE, "", "")                                                                                \
     X(NONE_DEFERRED, "", "")                                                                       \
@@ -33,7 +32,8 @@ enum { W, G, M, V, MASTER, N_STATES };
     X(KEPT_ADDRESS, NO_VALUE, NO_VALUE)                                                            \
     X(WRITES_KEPT_ADDRESS, "state `m`, update: " LAY, LAY)                                         \
     X(WRITES_WEIGHTS_IN_FORWARD, "the pass wrote to it", "the pass wrote to it")                   \
-    X(GRADIENT_CLEARED, "", "the gradient is the same after one and after two")                    \
+    X(GRADIENT_CLEARED, "backward: it drops what earlier micro-batches",                           \
+      "the gradient is the same after one and after two")                                          \
     X(OWN_STEP, DEFERRED, DEFERRED)                                                                \
     X(NORM_OF_THIS_STEP, FUSED, FUSED)                                                             \
     X(COUNTS_OUTSIDE, TWICE, TWICE)
@@ -183,10 +183,12 @@ static void make(trainer* r, mistake m) {
 /* The weights after some steps, in the least memory. */
 static memo_status train(trainer* r, int is_checked, float* weights) {
     own_session* s = NULL;
+    const memo_verify_desc nothing = MEMO_ZERO(memo_verify_desc);
     memo_status status;
     r->desc.is_checked = is_checked;
     CHECK_OK(memo_session_get_least(&r->desc, &r->desc.device_bytes, &error));
     CHECK_OK(memo_session_create(&r->desc, &s, &error));
+    CHECK_OK(memo_session_watch(s, &nothing, &error));
     for (int32_t l = 0; l < L; l++) {
         float first[P];
         for (int i = 0; i < P; i++) first[i] = .3f * cosf(37.f * (float)(l * P + i));
