@@ -1837,7 +1837,7 @@ MEMOI uint32_t memoi_timeline_color(memoi_legend* legend, const char* name) {
 
     family->name = name;
     family->length = length;
-    family->rank = 1; /* of the trainer's own: a loss, an update */
+    family->rank = 4; /* of the trainer's own: a loss, an update */
     for (i = 0; i < (int)(sizeof usual / sizeof usual[0]) && !family->color; i++) {
         if (strlen(usual[i].name) != (size_t)length || memcmp(name, usual[i].name, (size_t)length))
             continue;
