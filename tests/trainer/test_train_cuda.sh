@@ -160,7 +160,8 @@ one_gpu() { # ARGUMENT...
     agrees_with_host one --batch 2 "$@" && [ -s "$folder/run/timeline.svg" ]
 }
 
-# Updates in the next forward: the losses, parameters and moments of a pass, and a recorded step without a race.
+# Updates in the next forward: the losses, parameters and moments of a pass, and a recorded step without a race.  In the last
+# backward, too, with moments of 8 bits.
 defers() {
     tight="--device-memory 32990KiB --batch 2 --accumulate 2 --layers 4 --steps 6 --policy alpha"
     for update in pass deferred; do
@@ -177,7 +178,7 @@ defers() {
     grep 'bitwise the same' "$folder/one.out" && grep ' 0 races' "$folder/one.out" || return 1
     for update in pass fused; do
         # shellcheck disable=SC2086
-        "$trainer" $tiny $tight --clip-by layer --states 8bit --update $update --loss-log "$folder/$update.log" --save "$folder/$update.save" \
+        "$trainer" $tiny $tight --device-memory 32900KiB --clip-by layer --states 8bit --update $update --loss-log "$folder/$update.log" --save "$folder/$update.save" \
             >"$folder/$update.out" 2>&1 || { cat "$folder/$update.out"; return 1; }
     done
     grep '^update  *on the device, of each layer in its last backward' "$folder/fused.out" &&
