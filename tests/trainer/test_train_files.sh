@@ -212,7 +212,7 @@ resealed() { # FILE BYTE NUMBER
 import struct, sys
 name, at, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 data = bytearray(open(name, "rb").read())
-seal = 64 + 8 * (11 + 11)
+seal = 64 + 8 * (11 + 12 + 1) # numbers of the model, of the run, a norm
 old, = struct.unpack_from("=Q", data, seal)
 def digest():
     struct.pack_into("=Q", data, seal, 0)
