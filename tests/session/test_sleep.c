@@ -55,7 +55,7 @@ TEST(two_sessions_train_by_turns_in_the_same_memory) {
         if (memo_test.failures) return;
     }
     CHECK(n_sleeps > 0);
-    if (n_cases >= 20) CHECK(n_streamed && n_resident);
+    if (n_cases >= 10) CHECK(n_streamed && n_resident);
     printf("# %lld sleeps\n", (long long)n_sleeps);
 }
 
