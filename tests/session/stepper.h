@@ -65,7 +65,7 @@ static void plan(stepper* z, int64_t more_bytes) {
     d->device_bytes = z->plan->device_bytes + more_bytes;
     memo_step_plan_destroy(z->plan);
     z->plan = step_plan_of(d, NULL);
-    if (memo_test_int(0, 2) || d->update_on == MEMO_UPDATE_HOST || !z->plan->n_streamed) return;
+    if (memo_test_int(0, 1) || d->update_on == MEMO_UPDATE_HOST || !z->plan->n_streamed) return;
 
     /* A file takes what fits least into host memory. */
     const int64_t host_bytes = z->plan->host_bytes;
