@@ -15,6 +15,9 @@
 #ifndef MEMO_CHECK_H
 #define MEMO_CHECK_H
 
+#ifdef MEMO_CHECK_IMPLEMENTATION /* checked sessions run updates both ways */
+#define MEMO_CHECK_COMES
+#endif
 #include "memo_plan.h"
 
 #if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 4
@@ -506,7 +509,7 @@ memo_status memo_session_watch(memo_session* s, const memo_verify_desc* check, m
     return MEMO_STATUS_OK;
 }
 
-MEMOI memo_status memob_session_watch_updates(memo_session* s, memo_error* error) {
+MEMOI memo_status memo_check_updates(memo_session* s, memo_error* error) {
     const memo_verify_desc check = MEMO_ZERO(memo_verify_desc);
     memo_status status;
     if (!s->checked.slots || s->watch) return MEMO_STATUS_OK;

@@ -7,10 +7,10 @@
 #define MEMO_LAYOUT_IMPLEMENTATION
 #define MEMO_HOOKS_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
+#include "extras/memo_check.h" /* first: checked sessions run updates both ways */
 #include "memo.h"
 #include "memo_plan.h"
 #include "memo_sp.h"
-#include "extras/memo_check.h"
 #include "extras/memo_layout.h"
 #include "extras/memo_hooks.h"
 #include "extras/memo_look.h"

@@ -67,8 +67,8 @@ MEMOI void memoi_session_start_step(memo_session* s) {
                                        &s->call_error));
 }
 
-#ifdef MEMO_CHECK_IMPLEMENTATION /* extras/memo_check.h, which runs updates both ways */
-MEMOI memo_status memob_session_watch_updates(memo_session* s, memo_error* error);
+#ifdef MEMO_CHECK_COMES /* extras/memo_check.h includes this header, and runs updates both ways */
+MEMOI memo_status memo_check_updates(memo_session* s, memo_error* error);
 #endif
 
 /* Memory for the largest shape; arena and engine of each; a checked session's memory.  All ranks
@@ -132,7 +132,7 @@ MEMOI void memoi_session_start(memo_session* s) {
     memoi_session_use_shape(s, 0);
     if (!s->failure.status && s->desc.is_checked)
         memoi_keep(s, memoi_checked_create(s, &s->call_error));
-#ifdef MEMO_CHECK_IMPLEMENTATION
-    if (!s->failure.status) memoi_keep(s, memob_session_watch_updates(s, &s->call_error));
+#ifdef MEMO_CHECK_COMES
+    if (!s->failure.status) memoi_keep(s, memo_check_updates(s, &s->call_error));
 #endif
 }
