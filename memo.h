@@ -12761,9 +12761,10 @@ MEMOI memo_status memoi_states_keep_snapshot(memob_states* states, memo_error* e
                               "memo_session_snapshot: no host memory for %lld bytes of states that "
                               "stay on the device",
                               (long long)n_bytes);
-    states->snapshot_piece =
-        states->snapshot_memory +
-        (MEMOB_SPILL_ALIGNMENT - (uintptr_t)states->snapshot_memory % MEMOB_SPILL_ALIGNMENT);
+    states->snapshot_piece = states->snapshot_memory;
+    if (states->snapshot_memory)
+        states->snapshot_piece +=
+            MEMOB_SPILL_ALIGNMENT - (uintptr_t)states->snapshot_memory % MEMOB_SPILL_ALIGNMENT;
     return memob_states_keep(states, stream, states->kept_bytes, 0, left_out, states->kept_at,
                              &n_bytes, error);
 }

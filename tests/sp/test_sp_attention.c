@@ -1816,20 +1816,20 @@ TEST(the_ring_s_schedule_overlaps) {
         double step_s = 1024.0 * 1024 * 1e-9, hop_s = hops[k / 2] * step_s;
         double computed_s[5] = {0}, sent_s[5];
         int64_t n_steps = 0, n_exchanges = 0;
-        is_backward = k % 2;
+        n_steps = is_backward = k % 2;
         ring_costs costs = {.forward_s_per_score = 1e-9, .backward_s_per_score = 2e-9};
         if (is_backward) step_s *= 2;
         costs.ring_bytes_per_s = 2 * 1024 * 64 * 4 / hop_s;
         /* Exchange s brings the keys of step s + 1; in backward it returns what step s - 1 gave,
-         * and two thirds of step 0 come last. */
-        computed_s[0] = is_backward ? step_s * 342 / 1024 : step_s;
+         * and step 0, which is one segment, comes last. */
+        computed_s[0] = is_backward ? 0 : step_s;
         for (int s = 0; s < 5; s++) {
             const double used_s = s > 1 ? computed_s[s - 1] : 0; /* the buffer that it fills */
             sent_s[s] = fmax(s ? sent_s[s - 1] : 0, used_s) + (s < 3 ? hop_s : 0) +
                         (is_backward && s > 1 ? hop_s : 0);
             if (s) computed_s[s] = fmax(computed_s[s - 1], sent_s[s - 1]) + step_s;
         }
-        if (is_backward) computed_s[4] = fmax(computed_s[3], sent_s[3]) + step_s * 682 / 1024;
+        if (is_backward) computed_s[4] = fmax(computed_s[3], sent_s[3]) + step_s;
         own_schedule* schedule = schedule_of(&desc, &mask, is_backward, &costs, &simulation);
         const double end_s = is_backward ? fmax(computed_s[4], sent_s[4]) : computed_s[3];
         IN_CASE("backward %d, hop %g", is_backward, hops[k / 2]);

@@ -527,7 +527,10 @@ typedef struct memo_session_desc {
      * the device, the larger, but at most half of the free memory; none on a host device, or on a
      * device of less than 4 GiB. */
     int64_t reserve_bytes;
-    int64_t host_bytes; /* pinned; 0: no limit; 1: nothing leaves the device */
+    /* Pinned; 1: nothing leaves the device.  0: what the device can pin.  memo_session_create plans
+     * without a limit, and again with what can be pinned, found by trying, if the plan's bytes
+     * cannot; with ranks that is an error. */
+    int64_t host_bytes;
     /* For a file of what exceeds host memory; NULL: none.  The file is unnamed, and removed on
      * every exit path.  All its bytes are reserved at first, so a full disk is an error before the
      * first step.  Reads and writes bypass the page cache if the file system allows it.  If one

@@ -540,60 +540,80 @@ MEMOI memo_status memoi_timing_plan_untimed(const memo_session_desc* desc, int32
                                  : memoi_timing_plan_first(desc, plan, error);
 }
 
-/* host_bytes is 0, and the plan's bytes cannot be pinned: adds a host_bytes that can, or budgets
- * with which less is pinned.  What can be pinned is found by halves.  With ranks the error stays:
- * not all may have failed to pin. */
-MEMOI void memoi_timing_advise_pinned(const memo_session_desc* desc, const memo_profile* profiles,
-                                      const memo_step_plan* plan, memo_error* error) {
-    const int64_t planned_bytes = plan->host_bytes;
-    memo_session_desc own = *desc;
-    memo_step_plan *smaller = NULL, *p;
-    int64_t most_bytes = planned_bytes, device_bytes;
-    void* memory = NULL;
-    char text[2][32];
-    if (!error || !desc->device || desc->host_bytes || desc->agree) return;
-    for (; most_bytes && memo_host_alloc(desc->device, most_bytes, &memory, NULL);
-         most_bytes /= 2) {
+/* host_bytes is 0, and a plan's bytes cannot be pinned: about as many as can, by trying.  0:
+ * another memory was lacking, or nothing can. */
+MEMOI int64_t memoi_timing_find_pinned(const memo_session_desc* desc, int64_t planned_bytes) {
+    int64_t most_bytes = 0;
+    for (int64_t more = planned_bytes; more >= memob_max(most_bytes / 8, 512); more /= 2) {
+        void* memory = NULL;
+        if (!memo_host_alloc(desc->device, most_bytes + more, &memory, NULL)) most_bytes += more;
+        MEMOB_IGNORE(memo_host_free(desc->device, memory, NULL));
+        if (most_bytes >= planned_bytes) return 0;
     }
-    MEMOB_IGNORE(memo_host_free(desc->device, memory, NULL));
-    if (most_bytes == planned_bytes) return; /* another memory was lacking */
+    return most_bytes;
+}
 
-    own.host_bytes = memob_max(most_bytes, 1);
-    if (memoi_session_plan_or_advise(&own, profiles, &smaller, &device_bytes, NULL)) return;
-    for (p = smaller; p && p->fits; p = p->next) {
-    }
+/* Plans and opens.  *plan: what was planned, also if it cannot be opened. */
+MEMOI memo_status memoi_timing_create(const memo_session_desc* desc, const memo_profile* profiles,
+                                      memo_step_plan** plan, memo_session** session,
+                                      memo_error* error) {
+    int32_t n_timed = 0;
+    const memo_status status = profiles ? memo_session_plan(desc, profiles, plan, error)
+                                        : memoi_timing_plan_untimed(desc, &n_timed, plan, error);
+    if (desc->timed_steps && !profiles) n_timed = (int32_t)memob_max(desc->timed_steps, 0);
+    return status ? status : memoi_timing_open_first(desc, *plan, n_timed, session, error);
+}
+
+/* The same with what can be pinned, if host_bytes is 0 and the plan's bytes cannot.  With ranks the
+ * error stays: not all may have failed to pin.  why: the failure. */
+MEMOI memo_status memoi_timing_create_pinned(const memo_session_desc* desc,
+                                             const memo_profile* profiles, memo_step_plan** plan,
+                                             memo_session** session, memo_error* why) {
+    const int64_t planned_bytes = *plan ? (*plan)->host_bytes : 0;
+    memo_session_desc own = *desc;
+    memo_error error;
+    memo_status status;
+    char text[2][32];
+    if (why->status != MEMO_STATUS_OUT_OF_HOST_MEMORY || !planned_bytes || !desc->device ||
+        desc->host_bytes || desc->agree)
+        return why->status;
+    own.host_bytes = memoi_timing_find_pinned(desc, planned_bytes);
+    if (!own.host_bytes) return why->status;
+
+    memo_step_plan_destroy(*plan);
+    *plan = NULL;
+    status = memoi_timing_create(&own, profiles, plan, session, &error);
     memob_bytes_text(text[0], (double)planned_bytes);
-    memob_bytes_text(text[1], (double)most_bytes);
-    (void)memo_error_set(error, error->status,
-                         "memo_session_desc.host_bytes: 0, and the plan pins %s, but the device no "
-                         "more than about %s; with %lld, %s",
-                         text[0], text[1], (long long)own.host_bytes,
-                         p ? p->shortage : "a plan fits");
-    memo_step_plan_destroy(smaller);
+    memob_bytes_text(text[1], (double)own.host_bytes);
+    if (status)
+        return memo_error_set(why, MEMO_STATUS_OUT_OF_HOST_MEMORY,
+                              "memo_session_desc.host_bytes: 0, and the plan pins %s, but the "
+                              "device no more than about %s; with %lld, %s",
+                              text[0], text[1], (long long)own.host_bytes, error.message);
+    memob_session_log(*session, "session: host_bytes is 0; a plan would pin %s, this one %s of %s",
+                      text[0], memob_bytes_text(text[0], (double)(*plan)->host_bytes), text[1]);
+    return status;
 }
 
 /* Every rank takes the same way: plans fit on all ranks or on none. */
 memo_status memo_session_create(const memo_session_desc* desc, memo_session** session,
                                 memo_error* error) {
-    int32_t n_timed = 0;
-    memo_profile* profiles;
+    memo_error why = MEMO_ZERO(memo_error);
+    memo_profile* profiles = NULL;
     memo_step_plan* plan = NULL;
     memo_status status;
     MEMOB_REFUSE_NULL(error, "session", session);
     *session = NULL;
     MEMOB_REFUSE_NULL(error, "desc", desc);
-    status = memoi_timing_read_files(desc, &profiles, error);
-    if (!status)
-        status = profiles ? memo_session_plan(desc, profiles, &plan, error)
-                          : memoi_timing_plan_untimed(desc, &n_timed, &plan, error);
-    if (desc->timed_steps && !profiles) n_timed = (int32_t)memob_max(desc->timed_steps, 0);
-    if (!status) status = memoi_timing_open_first(desc, plan, n_timed, session, error);
+    status = memoi_timing_read_files(desc, &profiles, &why);
+    if (!status) status = memoi_timing_create(desc, profiles, &plan, session, &why);
+    why.status = status;
+    if (status) status = memoi_timing_create_pinned(desc, profiles, &plan, session, &why);
     if (status) {
-        if (plan && status == MEMO_STATUS_OUT_OF_HOST_MEMORY)
-            memoi_timing_advise_pinned(desc, profiles, plan, error);
         MEMO_FREE(profiles);
         memo_step_plan_destroy(plan);
         *session = NULL;
+        if (error) *error = why;
         return status;
     }
 

@@ -17,7 +17,8 @@
  *   backward   keys and values travel again; the gradients of their rows return to the owner at
  *              once, in fp32 or rounded to the tensors' type; the owner adds these in fp32 on the
  *              engine's stream, in the order of turns; of step 0, the owner's own, a third comes
- *              first, while keys arrive, and the rest last, while gradients return
+ *              first, while keys arrive, and the rest last, while gradients return; if it is one
+ *              segment, all of it comes last
  *
  * The rows for a reader are ranges, each a message of k and a message of v.  A sequence has at most
  * 256 / n_batch ranges, but between 4 and 64.  Of more ranges the narrowest gaps travel, too, and

@@ -265,7 +265,8 @@ MEMOI int64_t memoi_exchange_pairs_of(const memo_segment* s, int64_t n) {
     return n * (of_first + last - first);
 }
 
-/* Rows of queries that do the first part of a step's work; to the end of a segment that is near. */
+/* Rows of queries that do the first part of a step's work; where a segment ends if one ends near.
+ * A single segment stays whole: it is one call, for which a library may have a shape prepared. */
 MEMOI int64_t memoi_exchange_first_rows(const memo_segment* list, int32_t n, int64_t n_rows) {
     int64_t all = 0, so_far = 0, wanted, low = 0, high;
     int32_t i = 0;
@@ -277,6 +278,7 @@ MEMOI int64_t memoi_exchange_first_rows(const memo_segment* list, int32_t n, int
         if (so_far + more >= wanted) break;
         so_far += more;
     }
+    if (n == 1) return 0; /* one call is not cut */
     if (i == n) return n_rows;
     if (wanted - so_far <= all / 16) return list[i].q_begin;
 
