@@ -9029,13 +9029,9 @@ MEMOI memo_status memoi_step_bring_home(memob_step* step, int32_t item, int drop
  * the device's. */
 MEMOI memo_status memoi_step_leave(memob_step* step, memo_error* error) {
     memob_sink* sink = step->desc.sink;
-    int n_moved = 0;
     MEMO_ASSERT(!step->is_entered); /* 3 */
     memoi_sink_call(sink, error);
-    memoi_step_park(step);
-    for (int32_t i = 0; i < step->desc.n_items; i++)
-        if (step->there.lies[i] == MEMOB_IS_NEWER) memoi_step_move(step, i, 0, &n_moved);
-    if (n_moved && !sink->engine.status) memoi_sink_join(sink);
+    memoi_step_jump(step, MEMOB_N_PHASES);
     if (!sink->engine.status) memoi_step_clear(step);
     return memoi_step_finish(step);
 }
@@ -11470,8 +11466,7 @@ typedef struct memob_states {
     int32_t passes_updates; /* deferred updates: none runs in this step */
     memob_snapshot snapshot;
     memob_write_function snapshot_write; /* with trainer.user */
-    char *kept_bytes, *snapshot_memory;  /* of resident states; with snapshot_piece, of a file */
-    char* snapshot_piece;
+    char* kept_bytes; /* room for a piece of the file, then resident states; NULL: no snapshot */
     int64_t* kept_at; /* (n_items): of resident states */
     int64_t n_unseen; /* updates since all streams were synchronized without an error */
 } memob_states;
@@ -11735,15 +11730,21 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     return MEMO_STATUS_OK;
 }
 
+/* Waits for the snapshot, and frees what it has kept.  Errors: of `write`. */
+MEMOI memo_status memob_states_finish_snapshot(memob_states* states, memo_error* error) {
+    const memo_status status = memoi_snapshot_finish(&states->snapshot, error);
+    MEMO_FREE(states->kept_bytes);
+    states->kept_bytes = NULL;
+    return status;
+}
+
 MEMOI void memob_states_free(memob_states* states) {
     for (memob_step* step = states->steps; step; step = states->steps) {
         states->steps = step->next;
         memob_step_free(step);
         MEMO_FREE(step);
     }
-    MEMOB_IGNORE(memoi_snapshot_finish(&states->snapshot, NULL));
-    MEMO_FREE(states->kept_bytes);
-    MEMO_FREE(states->snapshot_memory);
+    MEMOB_IGNORE(memob_states_finish_snapshot(states, NULL));
     memoi_snapshot_free(&states->snapshot);
     memob_sink_free(&states->sink);
 }
@@ -12707,6 +12708,11 @@ MEMOI memo_status memob_states_transfer(memob_states* states, int32_t layer, int
 
 #define MEMOI_SNAPSHOT_PIECE ((int64_t)1 << 22) /* of a file; a multiple of a page */
 
+/* Bytes before what is kept: a piece, with room to align it; 0: there is no file. */
+MEMOI int64_t memoi_snapshot_room(const memob_states* states) {
+    return states->sizes.spill_bytes ? MEMOI_SNAPSHOT_PIECE + MEMOB_SPILL_ALIGNMENT : 0;
+}
+
 /* Writes a state: what was kept of a resident one, or its home. */
 MEMOI memo_status memoi_states_write(void* of, int32_t item, memo_error* error) {
     const memob_states* states = (const memob_states*)of;
@@ -12716,31 +12722,28 @@ MEMOI memo_status memoi_states_write(void* of, int32_t item, memo_error* error) 
     const memob_state_bytes* bytes = &states->bytes[item];
     const int is_streamed = (int)(l->streamed >> s & 1), is_spilled = (int)(l->spilled >> s & 1);
     const char* home =
-        is_streamed ? memory->host + bytes->at[1] : states->kept_bytes + states->kept_at[item];
+        is_streamed ? memory->host + bytes->at[1]
+                    : states->kept_bytes + memoi_snapshot_room(states) + states->kept_at[item];
     const int64_t most_bytes = is_spilled ? MEMOI_SNAPSHOT_PIECE : memob_max(bytes->n_bytes, 1);
     memo_status status = MEMO_STATUS_OK;
+
     for (int64_t at = 0; at < bytes->n_bytes && !status; at += most_bytes) {
         const int64_t n_bytes = memob_min(bytes->n_bytes - at, most_bytes);
+        const char* from = home + at;
         if (is_spilled) {
+            const uintptr_t begin = (uintptr_t)states->kept_bytes;
+            char* piece =
+                states->kept_bytes + (MEMOB_SPILL_ALIGNMENT - begin % MEMOB_SPILL_ALIGNMENT);
             memob_spill_op op;
-            memob_spill_op_init(&op, &memory->file, 0, states->snapshot_piece, bytes->at[2] + at,
+            memob_spill_op_init(&op, &memory->file, 0, piece, bytes->at[2] + at,
                                 memob_align_up(n_bytes, MEMOB_SPILL_ALIGNMENT));
             status = memoi_spill_run(&op, error);
-            home = states->snapshot_piece - at;
+            from = piece;
         }
         if (!status)
-            status = states->snapshot_write(states->trainer.user, layer, s, at, home + at, n_bytes,
-                                            error);
+            status =
+                states->snapshot_write(states->trainer.user, layer, s, at, from, n_bytes, error);
     }
-    return status;
-}
-
-/* Waits for the snapshot, and frees what it has kept.  Errors: of `write`. */
-MEMOI memo_status memob_states_finish_snapshot(memob_states* states, memo_error* error) {
-    const memo_status status = memoi_snapshot_finish(&states->snapshot, error);
-    MEMO_FREE(states->kept_bytes);
-    MEMO_FREE(states->snapshot_memory);
-    states->kept_bytes = states->snapshot_memory = NULL;
     return status;
 }
 
@@ -12748,25 +12751,19 @@ MEMOI memo_status memob_states_finish_snapshot(memob_states* states, memo_error*
 MEMOI memo_status memoi_states_keep_snapshot(memob_states* states, memo_error* error) {
     const uint32_t left_out = states->fetched | states->gradients;
     const memo_stream stream = states->sink.engine.streams[MEMOB_STREAM_TO_HOST];
+    const int64_t room_bytes = memoi_snapshot_room(states);
     int64_t n_bytes = 0;
     memo_status status =
         memob_states_keep(states, stream, NULL, 0, left_out, states->kept_at, &n_bytes, error);
     if (status) return status;
-    states->kept_bytes = (char*)MEMO_MALLOC((size_t)memob_max(n_bytes, 1));
-    if (states->kept_bytes && states->sizes.spill_bytes)
-        states->snapshot_memory =
-            (char*)MEMO_MALLOC((size_t)(MEMOI_SNAPSHOT_PIECE + MEMOB_SPILL_ALIGNMENT));
-    if (!states->kept_bytes || (states->sizes.spill_bytes && !states->snapshot_memory))
+    states->kept_bytes = (char*)MEMO_MALLOC((size_t)memob_max(room_bytes + n_bytes, 1));
+    if (!states->kept_bytes)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                               "memo_session_snapshot: no host memory for %lld bytes of states that "
                               "stay on the device",
                               (long long)n_bytes);
-    states->snapshot_piece = states->snapshot_memory;
-    if (states->snapshot_memory)
-        states->snapshot_piece +=
-            MEMOB_SPILL_ALIGNMENT - (uintptr_t)states->snapshot_memory % MEMOB_SPILL_ALIGNMENT;
-    return memob_states_keep(states, stream, states->kept_bytes, 0, left_out, states->kept_at,
-                             &n_bytes, error);
+    return memob_states_keep(states, stream, states->kept_bytes + room_bytes, 0, left_out,
+                             states->kept_at, &n_bytes, error);
 }
 
 /* Between rounds, while no update is pending: begins to write all states but gradients and FETCHED

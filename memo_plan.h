@@ -916,8 +916,8 @@ struct memo_step_plan {
     memo_trace* trace;                              /* the requests of a micro-batch */
     memo_plan* addresses;                           /* memo_plan_write_svg draws them */
     memo_swap_plan* times; /* predicted times, and the limit in words; NULL: without a profile */
-    /* Of memo_session_sleep: bytes of host memory that it takes at most, and, with a profile,
-     * predicted seconds, as if that memory were pinned. */
+    /* What memo_session_sleep takes: host bytes at most, and, with a profile, predicted seconds, as
+     * if that memory were pinned. */
     int64_t sleep_bytes;
     double sleep_s;
     int32_t fits;
@@ -8639,19 +8639,26 @@ MEMOI memo_status memoi_session_update_host(void* session, int32_t layer, memo_e
     return MEMO_STATUS_OK;
 }
 
-/* The error names the state, which threads of the device do not know as the trainer does. */
+/* The status of a function of the trainer that takes or gives bytes of a state.  Its error names
+ * the state, which other threads do not know as the trainer does. */
+MEMOI memo_status memoi_session_name_bytes(const memo_session* s, const char* function,
+                                           int32_t layer, int32_t state, int64_t at,
+                                           int64_t n_bytes, memo_status status,
+                                           const memo_error* why, memo_error* error) {
+    if (!status) return status;
+    return memo_error_set(error, status, "%s: layer %d, state `%.32s`, bytes %lld to %lld: %.300s",
+                          function, (int)layer - 1, memob_session_name(s->desc.states[state].name),
+                          (long long)at, (long long)(at + n_bytes),
+                          *why->message ? why->message : memo_status_name(status));
+}
+
 MEMOI memo_status memoi_session_fetch(void* session, int32_t layer, int32_t state, int64_t at,
                                       void* to, int64_t n_bytes, memo_error* error) {
     const memo_session* s = (const memo_session*)session;
     memo_error why = MEMO_ZERO(memo_error);
     const memo_status status = s->desc.fetch(s->desc.user, layer - 1, state, at, to, n_bytes, &why);
-    if (!status) return status;
-    return memo_error_set(error, status,
-                          "memo_session_desc.fetch: layer %d, state `%.32s`, bytes %lld to %lld: "
-                          "%.300s",
-                          (int)layer - 1, memob_session_name(s->desc.states[state].name),
-                          (long long)at, (long long)(at + n_bytes),
-                          *why.message ? why.message : memo_status_name(status));
+    return memoi_session_name_bytes(s, "memo_session_desc.fetch", layer, state, at, n_bytes, status,
+                                    &why, error);
 }
 
 /* Streams, spills and updates states as the current plan says. */
@@ -10850,6 +10857,16 @@ MEMOI void memoi_session_start_arena(memo_session* s, const memo_arena_desc* des
     memoi_keep(s, memoi_session_report(s, &s->call_error));
 }
 
+/* The same in the session's memory. */
+MEMOI void memoi_session_open_arena(memo_session* s) {
+    memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
+    desc.device = s->device;
+    desc.plan = s->part->plan->addresses;
+    desc.memory = s->device_memory;
+    desc.memory_bytes = s->memory_bytes;
+    memoi_session_start_arena(s, &desc);
+}
+
 /* --- the requests of a plan --- */
 
 /* Names a moment, for plans and pictures. */
@@ -10984,7 +11001,6 @@ MEMOI memo_status memoi_session_leave_device(memo_session* s, memo_error* error)
     for (int32_t k = 0; k < s->desc.n_shapes && !status; k++)
         if (s->parts[k].swap)
             status = memob_engine_synchronize(&s->parts[k].swap->own_sink.engine, error);
-    if (s->states && !status) status = memob_states_synchronize(s->states, error);
     if (s->states && !status) status = memob_states_leave(s->states, error);
     return status;
 }
@@ -11044,16 +11060,11 @@ memo_status memo_session_sleep(memo_session* s, memo_error* error) {
 /* Opens all shapes in the device memory, and brings back what was kept. */
 MEMOI memo_status memoi_session_return(memo_session* s, memo_error* error) {
     const memo_batch batch = s->batch;
-    memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
     int64_t n_bytes = 0;
     memoi_session_begin_call(s);
-    desc.device = s->device;
-    desc.memory = s->device_memory;
-    desc.memory_bytes = s->memory_bytes;
     for (int32_t k = 0; k < s->desc.n_shapes && !s->failure.status; k++) {
         memoi_session_use_shape(s, k);
-        desc.plan = s->part->plan->addresses;
-        memoi_session_start_arena(s, &desc);
+        memoi_session_open_arena(s);
         if (s->part->swap) s->part->swap->own_sink.engine.memory.device = s->part->base;
     }
     memoi_session_use_shape(s, batch.shape);
@@ -11104,13 +11115,8 @@ MEMOI memo_status memoi_session_write(void* session, int32_t layer, int32_t stat
     memo_error why = MEMO_ZERO(memo_error);
     const memo_status status =
         s->snapshot.write(s->snapshot.user, layer - 1, state, at, bytes, n_bytes, &why);
-    if (!status) return status;
-    return memo_error_set(error, status,
-                          "memo_session_snapshot: layer %d, state `%.32s`, bytes %lld to %lld: "
-                          "%.300s",
-                          (int)layer - 1, memob_session_name(s->desc.states[state].name),
-                          (long long)at, (long long)(at + n_bytes),
-                          why.message[0] ? why.message : memo_status_name(status));
+    return memoi_session_name_bytes(s, "memo_session_snapshot", layer, state, at, n_bytes, status,
+                                    &why, error);
 }
 
 memo_status memo_session_snapshot(memo_session* s, const memo_snapshot_desc* desc,
@@ -12222,7 +12228,6 @@ MEMOI memo_status memo_check_updates(memo_session* s, memo_error* error);
 /* Memory for the largest shape; arena and engine of each; a checked session's memory.  All ranks
  * call this, also those that have failed. */
 MEMOI void memoi_session_start(memo_session* s) {
-    memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
     int64_t device_bytes = 1, host_bytes = 0;
     memob_sink* base = NULL; /* whose streams all shapes use */
 
@@ -12240,16 +12245,12 @@ MEMOI void memoi_session_start(memo_session* s) {
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         memo_swap_desc swap = s->parts[k].plan->swap;
         memoi_session_use_shape(s, k);
-        desc.device = s->device;
-        desc.plan = s->part->plan->addresses;
-        desc.memory = s->device_memory;
-        desc.memory_bytes = device_bytes;
         if (!s->failure.status)
             memoi_keep(s,
                        memob_swap_placement_make(s->steps, 0, &s->part->placement, &s->call_error));
         s->part->skipped = (uint8_t*)memob_calloc(s->n_steps, 1);
         if (!s->part->skipped) memoi_keep(s, memob_no_memory(&s->call_error, "a session"));
-        memoi_session_start_arena(s, &desc);
+        memoi_session_open_arena(s);
         if (s->failure.status) break;
         if (s->streamed && !s->states) {
             s->states_desc.trainer.update = memoi_session_update_layer;

@@ -5682,7 +5682,7 @@ typedef struct memoi_pairs {
     memoi_pairs_run* runs; /* of all owners, by position */
     int64_t n_runs;
     int32_t shift; /* work is counted in units of 2^shift tokens */
-    /* Of the reader that was asked for last, by owner: rows, and twice the pairs. */
+    /* The reader that was asked for last, by owner: rows, and twice the pairs. */
     memoi_exchange_pieces* pieces;
     int64_t* work;
     /* Scratch; the readers of all views share it. */
@@ -5788,7 +5788,7 @@ MEMOI void memoi_pairs_take_keys(memoi_pairs* p, const memoi_shape_tokens* keys,
     p->runs[n].start = p->runs[n].end = INT64_MAX;
 }
 
-/* Of readers with at most max_runs runs, under masks of n_parts parts. */
+/* For readers with at most max_runs runs, under masks of n_parts parts. */
 MEMOI void memoi_pairs_take_masks(memoi_pairs* p, int32_t n_parts, int64_t max_runs,
                                   int64_t n_tokens, memob_arrays* arrays) {
     int64_t most = 0;
@@ -5942,7 +5942,7 @@ typedef struct memoi_messages_event {
     int32_t turn, message, is_given;
 } memoi_messages_event;
 
-/* Of own keys a backward computes this part first, while the first keys arrive, and the rest last,
+/* A backward computes this part of own keys first, while the first keys arrive, and the rest last,
  * while contributions leave. */
 enum { MEMOI_OWN_FIRST_PART = 3 };
 
@@ -6023,12 +6023,18 @@ MEMOI void memoi_pool_take(memoi_pool* pool, int64_t begin, int64_t end, int32_t
     MEMO_ASSERT(s[pool->n - 1].end == pool->n_rows); /* 1 */
 }
 
+/* Do `next` rows lie before [row, row + n) of a pool of n_rows, or behind? */
+MEMOI int memoi_pool_has_beside(int64_t n_rows, int64_t row, int64_t n, int64_t next) {
+    const int64_t unit = MEMOI_POOL_ALIGNMENT;
+    return row >= next || (n_rows - next) / unit * unit >= row + n;
+}
+
 /* Takes n rows that no step has had yet, behind those that one had; 0: there are too few. */
 MEMOI int memoi_pool_take_new(memoi_pool* pool, int64_t n, int64_t next, int32_t step,
                               memoi_exchange_room* room) {
     memoi_pool_stretch* s = &pool->stretches[pool->n - 1];
-    const int64_t unit = MEMOI_POOL_ALIGNMENT, row = memob_align_up(s->begin, unit);
-    const int has_room = row >= next || (pool->n_rows - next) / unit * unit >= row + n;
+    const int64_t row = memob_align_up(s->begin, MEMOI_POOL_ALIGNMENT);
+    const int has_room = memoi_pool_has_beside(pool->n_rows, row, n, next);
     const memoi_pool_stretch taken = {row, row + n, step}, rest = {row + n, pool->n_rows, 0};
     if (s->step || row + n > pool->n_rows || !has_room) return 0;
     room->row = row;
@@ -6064,7 +6070,7 @@ MEMOI void memoi_pool_lay(memoi_pool* pool, int64_t n_rows, const int64_t* sizes
             const memoi_pool_stretch* at = &pool->stretches[i / 2];
             const int64_t row =
                 i % 2 ? memob_max(at->end - n, 0) / unit * unit : memob_align_up(at->begin, unit);
-            const int has_room = row >= next || (n_rows - next) / unit * unit >= row + n;
+            const int has_room = memoi_pool_has_beside(n_rows, row, n, next);
             const int32_t after =
                 row + n > n_rows ? 0 : memoi_pool_last_step(pool, i / 2, row, row + n);
             const int32_t cost_here = has_room ? after : (int32_t)memob_max(after, s - 1);
@@ -6122,10 +6128,17 @@ MEMOI int64_t memoi_messages_most(const memoi_messages* m, int32_t owner) {
     return most;
 }
 
-/* The time of own keys that is spent before those of others. */
+/* The time of work in a pass. */
+MEMOI int64_t memoi_messages_cost(int64_t work, int is_backward) {
+    return is_backward ? work * 5 / 2 : work;
+}
+
+/* The time of own keys, and how much of it is spent before those of others. */
+MEMOI int64_t memoi_messages_own(const memoi_messages* m, int32_t r, int is_backward) {
+    return memoi_messages_cost(m->work_of[(int64_t)r * m->n_ranks + r], is_backward);
+}
 MEMOI int64_t memoi_messages_own_first(const memoi_messages* m, int32_t r, int is_backward) {
-    const int64_t work = m->work_of[(int64_t)r * m->n_ranks + r];
-    return is_backward ? work * 5 / 2 / MEMOI_OWN_FIRST_PART : work;
+    return memoi_messages_own(m, r, is_backward) / (is_backward ? MEMOI_OWN_FIRST_PART : 1);
 }
 
 /* Finds the rooms of all ranks, for the order that their steps have. */
@@ -6309,7 +6322,7 @@ MEMOI void memoi_messages_look(memoi_messages_play* p, int32_t r) {
     }
 }
 
-/* Of messages that can begin at the same time, that of the rank that has least to compute. */
+/* Among messages that can begin at the same time: that of the rank that has least to compute. */
 MEMOI int memoi_messages_is_before(const memoi_messages_play* p, int32_t a, int32_t b) {
     const memoi_messages_rank *x = &p->ranks[a], *y = &p->ranks[b];
     if (x->start != y->start) return x->start < y->start;
@@ -6365,7 +6378,7 @@ MEMOI void memoi_messages_advance(memoi_messages_play* p, int32_t r) {
         if (after) level = (int32_t)memob_max(level, p->m->list[first + after - 1].turns[2]);
         if (rank->n_computed) level = (int32_t)memob_max(level, p->levels[i - 1]);
         rank->computes = memob_max(rank->computes, p->ends[i]); /* the keys are there */
-        rank->computes += p->is_backward ? message->work * 5 / 2 : message->work;
+        rank->computes += memoi_messages_cost(message->work, p->is_backward);
         p->ends[i] = rank->computes;
         p->levels[i] = level;
         rank->n_computed++;
@@ -6490,7 +6503,7 @@ MEMOI int64_t memoi_messages_compute(memoi_messages_pass* p, int32_t r, int32_t 
         const int32_t after = p->is_backward ? message->after[MEMOI_POOL_GRADIENTS] : 0;
         clock->computed = memob_max(clock->computed, p->arrived[first + s]);
         if (after) clock->computed = memob_max(clock->computed, p->left[first + after]);
-        clock->computed += p->is_backward ? message->work * 5 / 2 : message->work;
+        clock->computed += memoi_messages_cost(message->work, p->is_backward);
         p->computed[first + s] = clock->computed;
     }
     return step ? p->computed[first + step] : 0;
@@ -6593,9 +6606,8 @@ MEMOI int64_t memoi_messages_time(const memoi_messages* m, int is_backward, memo
     }
     for (int32_t r = 0; r < n; r++) {
         (void)memoi_messages_compute(&p, r, memoi_messages_steps(m, r));
-        if (is_backward)
-            p.clocks[r].computed +=
-                m->work_of[(int64_t)r * n + r] * 5 / 2 - memoi_messages_own_first(m, r, 1);
+        p.clocks[r].computed +=
+            memoi_messages_own(m, r, is_backward) - memoi_messages_own_first(m, r, is_backward);
         end = memob_max(end, memob_max(p.clocks[r].computed, p.clocks[r].exchanged));
     }
     return end;

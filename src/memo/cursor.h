@@ -277,13 +277,9 @@ MEMOI memo_status memoi_step_bring_home(memob_step* step, int32_t item, int drop
  * the device's. */
 MEMOI memo_status memoi_step_leave(memob_step* step, memo_error* error) {
     memob_sink* sink = step->desc.sink;
-    int n_moved = 0;
     MEMO_ASSERT(!step->is_entered); /* 3 */
     memoi_sink_call(sink, error);
-    memoi_step_park(step);
-    for (int32_t i = 0; i < step->desc.n_items; i++)
-        if (step->there.lies[i] == MEMOB_IS_NEWER) memoi_step_move(step, i, 0, &n_moved);
-    if (n_moved && !sink->engine.status) memoi_sink_join(sink);
+    memoi_step_jump(step, MEMOB_N_PHASES);
     if (!sink->engine.status) memoi_step_clear(step);
     return memoi_step_finish(step);
 }

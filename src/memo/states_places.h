@@ -137,8 +137,7 @@ typedef struct memob_states {
     int32_t passes_updates; /* deferred updates: none runs in this step */
     memob_snapshot snapshot;
     memob_write_function snapshot_write; /* with trainer.user */
-    char *kept_bytes, *snapshot_memory;  /* of resident states; with snapshot_piece, of a file */
-    char* snapshot_piece;
+    char* kept_bytes; /* room for a piece of the file, then resident states; NULL: no snapshot */
     int64_t* kept_at; /* (n_items): of resident states */
     int64_t n_unseen; /* updates since all streams were synchronized without an error */
 } memob_states;
@@ -402,15 +401,21 @@ MEMOI memo_status memob_states_init(memob_states* states, const memob_states_des
     return MEMO_STATUS_OK;
 }
 
+/* Waits for the snapshot, and frees what it has kept.  Errors: of `write`. */
+MEMOI memo_status memob_states_finish_snapshot(memob_states* states, memo_error* error) {
+    const memo_status status = memoi_snapshot_finish(&states->snapshot, error);
+    MEMO_FREE(states->kept_bytes);
+    states->kept_bytes = NULL;
+    return status;
+}
+
 MEMOI void memob_states_free(memob_states* states) {
     for (memob_step* step = states->steps; step; step = states->steps) {
         states->steps = step->next;
         memob_step_free(step);
         MEMO_FREE(step);
     }
-    MEMOB_IGNORE(memoi_snapshot_finish(&states->snapshot, NULL));
-    MEMO_FREE(states->kept_bytes);
-    MEMO_FREE(states->snapshot_memory);
+    MEMOB_IGNORE(memob_states_finish_snapshot(states, NULL));
     memoi_snapshot_free(&states->snapshot);
     memob_sink_free(&states->sink);
 }

@@ -6,6 +6,11 @@
 
 #define MEMOI_SNAPSHOT_PIECE ((int64_t)1 << 22) /* of a file; a multiple of a page */
 
+/* Bytes before what is kept: a piece, with room to align it; 0: there is no file. */
+MEMOI int64_t memoi_snapshot_room(const memob_states* states) {
+    return states->sizes.spill_bytes ? MEMOI_SNAPSHOT_PIECE + MEMOB_SPILL_ALIGNMENT : 0;
+}
+
 /* Writes a state: what was kept of a resident one, or its home. */
 MEMOI memo_status memoi_states_write(void* of, int32_t item, memo_error* error) {
     const memob_states* states = (const memob_states*)of;
@@ -15,31 +20,28 @@ MEMOI memo_status memoi_states_write(void* of, int32_t item, memo_error* error) 
     const memob_state_bytes* bytes = &states->bytes[item];
     const int is_streamed = (int)(l->streamed >> s & 1), is_spilled = (int)(l->spilled >> s & 1);
     const char* home =
-        is_streamed ? memory->host + bytes->at[1] : states->kept_bytes + states->kept_at[item];
+        is_streamed ? memory->host + bytes->at[1]
+                    : states->kept_bytes + memoi_snapshot_room(states) + states->kept_at[item];
     const int64_t most_bytes = is_spilled ? MEMOI_SNAPSHOT_PIECE : memob_max(bytes->n_bytes, 1);
     memo_status status = MEMO_STATUS_OK;
+
     for (int64_t at = 0; at < bytes->n_bytes && !status; at += most_bytes) {
         const int64_t n_bytes = memob_min(bytes->n_bytes - at, most_bytes);
+        const char* from = home + at;
         if (is_spilled) {
+            const uintptr_t begin = (uintptr_t)states->kept_bytes;
+            char* piece =
+                states->kept_bytes + (MEMOB_SPILL_ALIGNMENT - begin % MEMOB_SPILL_ALIGNMENT);
             memob_spill_op op;
-            memob_spill_op_init(&op, &memory->file, 0, states->snapshot_piece, bytes->at[2] + at,
+            memob_spill_op_init(&op, &memory->file, 0, piece, bytes->at[2] + at,
                                 memob_align_up(n_bytes, MEMOB_SPILL_ALIGNMENT));
             status = memoi_spill_run(&op, error);
-            home = states->snapshot_piece - at;
+            from = piece;
         }
         if (!status)
-            status = states->snapshot_write(states->trainer.user, layer, s, at, home + at, n_bytes,
-                                            error);
+            status =
+                states->snapshot_write(states->trainer.user, layer, s, at, from, n_bytes, error);
     }
-    return status;
-}
-
-/* Waits for the snapshot, and frees what it has kept.  Errors: of `write`. */
-MEMOI memo_status memob_states_finish_snapshot(memob_states* states, memo_error* error) {
-    const memo_status status = memoi_snapshot_finish(&states->snapshot, error);
-    MEMO_FREE(states->kept_bytes);
-    MEMO_FREE(states->snapshot_memory);
-    states->kept_bytes = states->snapshot_memory = NULL;
     return status;
 }
 
@@ -47,25 +49,19 @@ MEMOI memo_status memob_states_finish_snapshot(memob_states* states, memo_error*
 MEMOI memo_status memoi_states_keep_snapshot(memob_states* states, memo_error* error) {
     const uint32_t left_out = states->fetched | states->gradients;
     const memo_stream stream = states->sink.engine.streams[MEMOB_STREAM_TO_HOST];
+    const int64_t room_bytes = memoi_snapshot_room(states);
     int64_t n_bytes = 0;
     memo_status status =
         memob_states_keep(states, stream, NULL, 0, left_out, states->kept_at, &n_bytes, error);
     if (status) return status;
-    states->kept_bytes = (char*)MEMO_MALLOC((size_t)memob_max(n_bytes, 1));
-    if (states->kept_bytes && states->sizes.spill_bytes)
-        states->snapshot_memory =
-            (char*)MEMO_MALLOC((size_t)(MEMOI_SNAPSHOT_PIECE + MEMOB_SPILL_ALIGNMENT));
-    if (!states->kept_bytes || (states->sizes.spill_bytes && !states->snapshot_memory))
+    states->kept_bytes = (char*)MEMO_MALLOC((size_t)memob_max(room_bytes + n_bytes, 1));
+    if (!states->kept_bytes)
         return memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
                               "memo_session_snapshot: no host memory for %lld bytes of states that "
                               "stay on the device",
                               (long long)n_bytes);
-    states->snapshot_piece = states->snapshot_memory;
-    if (states->snapshot_memory)
-        states->snapshot_piece +=
-            MEMOB_SPILL_ALIGNMENT - (uintptr_t)states->snapshot_memory % MEMOB_SPILL_ALIGNMENT;
-    return memob_states_keep(states, stream, states->kept_bytes, 0, left_out, states->kept_at,
-                             &n_bytes, error);
+    return memob_states_keep(states, stream, states->kept_bytes + room_bytes, 0, left_out,
+                             states->kept_at, &n_bytes, error);
 }
 
 /* Between rounds, while no update is pending: begins to write all states but gradients and FETCHED

@@ -627,8 +627,8 @@ struct memo_step_plan {
     memo_trace* trace;                              /* the requests of a micro-batch */
     memo_plan* addresses;                           /* memo_plan_write_svg draws them */
     memo_swap_plan* times; /* predicted times, and the limit in words; NULL: without a profile */
-    /* Of memo_session_sleep: bytes of host memory that it takes at most, and, with a profile,
-     * predicted seconds, as if that memory were pinned. */
+    /* What memo_session_sleep takes: host bytes at most, and, with a profile, predicted seconds, as
+     * if that memory were pinned. */
     int64_t sleep_bytes;
     double sleep_s;
     int32_t fits;

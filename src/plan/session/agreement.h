@@ -299,19 +299,26 @@ MEMOI memo_status memoi_session_update_host(void* session, int32_t layer, memo_e
     return MEMO_STATUS_OK;
 }
 
-/* The error names the state, which threads of the device do not know as the trainer does. */
+/* The status of a function of the trainer that takes or gives bytes of a state.  Its error names
+ * the state, which other threads do not know as the trainer does. */
+MEMOI memo_status memoi_session_name_bytes(const memo_session* s, const char* function,
+                                           int32_t layer, int32_t state, int64_t at,
+                                           int64_t n_bytes, memo_status status,
+                                           const memo_error* why, memo_error* error) {
+    if (!status) return status;
+    return memo_error_set(error, status, "%s: layer %d, state `%.32s`, bytes %lld to %lld: %.300s",
+                          function, (int)layer - 1, memob_session_name(s->desc.states[state].name),
+                          (long long)at, (long long)(at + n_bytes),
+                          *why->message ? why->message : memo_status_name(status));
+}
+
 MEMOI memo_status memoi_session_fetch(void* session, int32_t layer, int32_t state, int64_t at,
                                       void* to, int64_t n_bytes, memo_error* error) {
     const memo_session* s = (const memo_session*)session;
     memo_error why = MEMO_ZERO(memo_error);
     const memo_status status = s->desc.fetch(s->desc.user, layer - 1, state, at, to, n_bytes, &why);
-    if (!status) return status;
-    return memo_error_set(error, status,
-                          "memo_session_desc.fetch: layer %d, state `%.32s`, bytes %lld to %lld: "
-                          "%.300s",
-                          (int)layer - 1, memob_session_name(s->desc.states[state].name),
-                          (long long)at, (long long)(at + n_bytes),
-                          *why.message ? why.message : memo_status_name(status));
+    return memoi_session_name_bytes(s, "memo_session_desc.fetch", layer, state, at, n_bytes, status,
+                                    &why, error);
 }
 
 /* Streams, spills and updates states as the current plan says. */

@@ -74,7 +74,6 @@ MEMOI memo_status memo_check_updates(memo_session* s, memo_error* error);
 /* Memory for the largest shape; arena and engine of each; a checked session's memory.  All ranks
  * call this, also those that have failed. */
 MEMOI void memoi_session_start(memo_session* s) {
-    memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
     int64_t device_bytes = 1, host_bytes = 0;
     memob_sink* base = NULL; /* whose streams all shapes use */
 
@@ -92,16 +91,12 @@ MEMOI void memoi_session_start(memo_session* s) {
     for (int32_t k = 0; k < s->desc.n_shapes; k++) {
         memo_swap_desc swap = s->parts[k].plan->swap;
         memoi_session_use_shape(s, k);
-        desc.device = s->device;
-        desc.plan = s->part->plan->addresses;
-        desc.memory = s->device_memory;
-        desc.memory_bytes = device_bytes;
         if (!s->failure.status)
             memoi_keep(s,
                        memob_swap_placement_make(s->steps, 0, &s->part->placement, &s->call_error));
         s->part->skipped = (uint8_t*)memob_calloc(s->n_steps, 1);
         if (!s->part->skipped) memoi_keep(s, memob_no_memory(&s->call_error, "a session"));
-        memoi_session_start_arena(s, &desc);
+        memoi_session_open_arena(s);
         if (s->failure.status) break;
         if (s->streamed && !s->states) {
             s->states_desc.trainer.update = memoi_session_update_layer;

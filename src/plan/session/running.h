@@ -675,6 +675,16 @@ MEMOI void memoi_session_start_arena(memo_session* s, const memo_arena_desc* des
     memoi_keep(s, memoi_session_report(s, &s->call_error));
 }
 
+/* The same in the session's memory. */
+MEMOI void memoi_session_open_arena(memo_session* s) {
+    memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
+    desc.device = s->device;
+    desc.plan = s->part->plan->addresses;
+    desc.memory = s->device_memory;
+    desc.memory_bytes = s->memory_bytes;
+    memoi_session_start_arena(s, &desc);
+}
+
 /* --- the requests of a plan --- */
 
 /* Names a moment, for plans and pictures. */

@@ -29,7 +29,6 @@ MEMOI memo_status memoi_session_leave_device(memo_session* s, memo_error* error)
     for (int32_t k = 0; k < s->desc.n_shapes && !status; k++)
         if (s->parts[k].swap)
             status = memob_engine_synchronize(&s->parts[k].swap->own_sink.engine, error);
-    if (s->states && !status) status = memob_states_synchronize(s->states, error);
     if (s->states && !status) status = memob_states_leave(s->states, error);
     return status;
 }
@@ -89,16 +88,11 @@ memo_status memo_session_sleep(memo_session* s, memo_error* error) {
 /* Opens all shapes in the device memory, and brings back what was kept. */
 MEMOI memo_status memoi_session_return(memo_session* s, memo_error* error) {
     const memo_batch batch = s->batch;
-    memo_arena_desc desc = MEMO_ZERO(memo_arena_desc);
     int64_t n_bytes = 0;
     memoi_session_begin_call(s);
-    desc.device = s->device;
-    desc.memory = s->device_memory;
-    desc.memory_bytes = s->memory_bytes;
     for (int32_t k = 0; k < s->desc.n_shapes && !s->failure.status; k++) {
         memoi_session_use_shape(s, k);
-        desc.plan = s->part->plan->addresses;
-        memoi_session_start_arena(s, &desc);
+        memoi_session_open_arena(s);
         if (s->part->swap) s->part->swap->own_sink.engine.memory.device = s->part->base;
     }
     memoi_session_use_shape(s, batch.shape);

@@ -11,13 +11,8 @@ MEMOI memo_status memoi_session_write(void* session, int32_t layer, int32_t stat
     memo_error why = MEMO_ZERO(memo_error);
     const memo_status status =
         s->snapshot.write(s->snapshot.user, layer - 1, state, at, bytes, n_bytes, &why);
-    if (!status) return status;
-    return memo_error_set(error, status,
-                          "memo_session_snapshot: layer %d, state `%.32s`, bytes %lld to %lld: "
-                          "%.300s",
-                          (int)layer - 1, memob_session_name(s->desc.states[state].name),
-                          (long long)at, (long long)(at + n_bytes),
-                          why.message[0] ? why.message : memo_status_name(status));
+    return memoi_session_name_bytes(s, "memo_session_snapshot", layer, state, at, n_bytes, status,
+                                    &why, error);
 }
 
 memo_status memo_session_snapshot(memo_session* s, const memo_snapshot_desc* desc,

@@ -44,7 +44,7 @@ typedef struct memoi_pairs {
     memoi_pairs_run* runs; /* of all owners, by position */
     int64_t n_runs;
     int32_t shift; /* work is counted in units of 2^shift tokens */
-    /* Of the reader that was asked for last, by owner: rows, and twice the pairs. */
+    /* The reader that was asked for last, by owner: rows, and twice the pairs. */
     memoi_exchange_pieces* pieces;
     int64_t* work;
     /* Scratch; the readers of all views share it. */
@@ -150,7 +150,7 @@ MEMOI void memoi_pairs_take_keys(memoi_pairs* p, const memoi_shape_tokens* keys,
     p->runs[n].start = p->runs[n].end = INT64_MAX;
 }
 
-/* Of readers with at most max_runs runs, under masks of n_parts parts. */
+/* For readers with at most max_runs runs, under masks of n_parts parts. */
 MEMOI void memoi_pairs_take_masks(memoi_pairs* p, int32_t n_parts, int64_t max_runs,
                                   int64_t n_tokens, memob_arrays* arrays) {
     int64_t most = 0;
