@@ -7739,8 +7739,10 @@ MEMOI int32_t memoi_cell_follow(memoi_cell_path* paths, int32_t path, int32_t op
 }
 
 /* Cells that the same operations touch in the same way become one, and those that one stream alone
- * uses are left out; waits and times stay the same.  Errors: OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memoi_law_join_cells(memob_law* law, memo_error* error) {
+ * uses are left out; waits and times stay the same.  Only operations [from, to) are enqueued, and
+ * keep their touches.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_law_join_cells(memob_law* law, int32_t from, int32_t to,
+                                       memo_error* error) {
     memob_arrays arrays = MEMO_ZERO(memob_arrays);
     memoi_cell_path* paths = MEMOB_ARRAY(&arrays, memoi_cell_path, (int64_t)law->n_touches + 1);
     int32_t* path_of = MEMOB_ARRAY(&arrays, int32_t, law->n_cells);
@@ -7748,13 +7750,15 @@ MEMOI memo_status memoi_law_join_cells(memob_law* law, memo_error* error) {
     int32_t n_paths = 1, n_cells = 0, n_touches = 0;
     memo_status status = MEMO_STATUS_OK;
     const int32_t n_ops = arrays.failed ? 0 : law->n_ops;
-    for (int32_t k = 1; k <= n_ops; k++)
-        for (int32_t i = 0; i < law->ops[k - 1].n_touches; i++) {
-            const int32_t touch = law->touches[law->ops[k - 1].first_touch + i];
+    for (int32_t k = 0; k < n_ops; k++) {
+        if (k < from || k >= to) law->ops[k].n_touches = 0;
+        for (int32_t i = 0; i < law->ops[k].n_touches; i++) {
+            const int32_t touch = law->touches[law->ops[k].first_touch + i];
             path_of[touch >> 1] =
-                memoi_cell_follow(paths, path_of[touch >> 1], k, touch & 1, &n_paths);
-            streams[touch >> 1] |= (uint8_t)(1 << law->ops[k - 1].stream);
+                memoi_cell_follow(paths, path_of[touch >> 1], k + 1, touch & 1, &n_paths);
+            streams[touch >> 1] |= (uint8_t)(1 << law->ops[k].stream);
         }
+    }
 
     /* The first cell of each path stays, and path_of becomes its new number, from 1 on.  The others
      * have 0. */
@@ -8323,11 +8327,12 @@ MEMOI void memoi_moves_hold(memob_sink* sink, const memob_moves* moves, int32_t 
         memoi_snapshot_hold(moves->snapshot, &sink->engine, MEMOB_STREAM_TO_HOST, item);
 }
 
-/* Copies an item, or uses the file, on a stream or on a clock. */
-MEMOI void memoi_moves_item(memob_sink* sink, const memob_moves* moves, int32_t kind,
-                            const memob_part* part) {
+/* Copies an item, or uses the file, on a stream or on a clock.  Inlined: a layer has many. */
+MEMOI inline void memoi_moves_item(memob_sink* sink, const memob_moves* moves, int32_t kind,
+                                   const memob_part* part) {
     const int is_file = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_READ;
-    if (moves->snapshot && !sink->clock) memoi_moves_hold(sink, moves, kind, part->item);
+    if (moves->snapshot && moves->snapshot->is_open)
+        memoi_moves_hold(sink, moves, kind, part->item);
     if (sink->clock && is_file && memoi_moves_fetch(moves, part->item))
         memoi_clock_fetch(sink->clock, moves->file_bytes[part->item]);
     else if (sink->clock)
@@ -8648,6 +8653,11 @@ MEMOI void memoi_step_find_idle(memob_step* step, memob_step_law* of, int32_t n_
     }
 }
 
+/* The operation of a visit of the list. */
+MEMOI int32_t memoi_step_op_of(const memob_step_law* of, int32_t visit) {
+    return of->law.visit_ops[(int64_t)of->list * of->law.n_visits + visit - of->first_visit];
+}
+
 /* The law of visits [begin, end) of the list: of three steps in a row, of which the second is
  * behind one and in front of one; or of a phase beside the step. */
 MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t end, int is_beside,
@@ -8660,6 +8670,7 @@ MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t e
     char* idle = MEMOB_ARRAY(&step->arrays, char, 2 * (int64_t)d->n_items);
     memob_law_desc desc;
     memo_status status;
+    int32_t from = 0, to = 0;
     memset(&desc, 0, sizeof desc);
     of->first_visit = begin;
     of->list = !is_beside;
@@ -8692,18 +8703,20 @@ MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t e
     status = memob_law_make(&desc, &of->law, error);
     for (int k = 0; k <= of->list && !status && !d->sink->clock; k++) /* the step follows itself */
         memoi_step_find_idle(step, of, end - begin, idle);
-    if (!status) status = memoi_law_join_cells(&of->law, error);
+    if (!status && is_beside) { /* from its first visit to its last */
+        from = memoi_step_op_of(of, begin);
+        to = memoi_step_op_of(of, end - 1) + 1;
+    } else if (!status) {
+        from = of->law.begin[1];
+        to = of->law.begin[2];
+    }
+    if (!status) status = memoi_law_join_cells(&of->law, from, to, error);
     of->of.law = &of->law;
     if (!status && d->sink->clock)
         of->of.clock_cells = MEMOB_ARRAY(&step->arrays, memob_clock_cell, of->law.n_cells);
     else if (!status)
         of->of.cells = MEMOB_ARRAY(&step->arrays, memob_cell, of->law.n_cells);
     return !status && step->arrays.failed ? memob_no_memory(error, "the laws of a step") : status;
-}
-
-/* The operation of a visit of the list. */
-MEMOI int32_t memoi_step_op_of(const memob_step_law* of, int32_t visit) {
-    return of->law.visit_ops[(int64_t)of->list * of->law.n_visits + visit - of->first_visit];
 }
 
 MEMOI void memob_step_free(memob_step* step) {
@@ -11151,7 +11164,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     int64_t windows_bytes;
     int32_t n_streams = 0;
     if (sizes->host_bytes) n_streams = n_spilled ? MEMOB_STREAM_FILE : MEMOB_STREAM_TO_DEVICE;
-    status = memoi_law_join_cells(&swap->law, error);
+    status = memoi_law_join_cells(&swap->law, 0, swap->law.n_ops, error);
     if (status) return status;
     swap->rows.of.cells = MEMOB_ARRAY(&e->arrays, memob_cell, swap->law.n_cells);
     e->memory.spill_ops =

@@ -280,8 +280,10 @@ MEMOI int32_t memoi_cell_follow(memoi_cell_path* paths, int32_t path, int32_t op
 }
 
 /* Cells that the same operations touch in the same way become one, and those that one stream alone
- * uses are left out; waits and times stay the same.  Errors: OUT_OF_HOST_MEMORY. */
-MEMOI memo_status memoi_law_join_cells(memob_law* law, memo_error* error) {
+ * uses are left out; waits and times stay the same.  Only operations [from, to) are enqueued, and
+ * keep their touches.  Errors: OUT_OF_HOST_MEMORY. */
+MEMOI memo_status memoi_law_join_cells(memob_law* law, int32_t from, int32_t to,
+                                       memo_error* error) {
     memob_arrays arrays = MEMO_ZERO(memob_arrays);
     memoi_cell_path* paths = MEMOB_ARRAY(&arrays, memoi_cell_path, (int64_t)law->n_touches + 1);
     int32_t* path_of = MEMOB_ARRAY(&arrays, int32_t, law->n_cells);
@@ -289,13 +291,15 @@ MEMOI memo_status memoi_law_join_cells(memob_law* law, memo_error* error) {
     int32_t n_paths = 1, n_cells = 0, n_touches = 0;
     memo_status status = MEMO_STATUS_OK;
     const int32_t n_ops = arrays.failed ? 0 : law->n_ops;
-    for (int32_t k = 1; k <= n_ops; k++)
-        for (int32_t i = 0; i < law->ops[k - 1].n_touches; i++) {
-            const int32_t touch = law->touches[law->ops[k - 1].first_touch + i];
+    for (int32_t k = 0; k < n_ops; k++) {
+        if (k < from || k >= to) law->ops[k].n_touches = 0;
+        for (int32_t i = 0; i < law->ops[k].n_touches; i++) {
+            const int32_t touch = law->touches[law->ops[k].first_touch + i];
             path_of[touch >> 1] =
-                memoi_cell_follow(paths, path_of[touch >> 1], k, touch & 1, &n_paths);
-            streams[touch >> 1] |= (uint8_t)(1 << law->ops[k - 1].stream);
+                memoi_cell_follow(paths, path_of[touch >> 1], k + 1, touch & 1, &n_paths);
+            streams[touch >> 1] |= (uint8_t)(1 << law->ops[k].stream);
         }
+    }
 
     /* The first cell of each path stays, and path_of becomes its new number, from 1 on.  The others
      * have 0. */

@@ -282,6 +282,11 @@ MEMOI void memoi_step_find_idle(memob_step* step, memob_step_law* of, int32_t n_
     }
 }
 
+/* The operation of a visit of the list. */
+MEMOI int32_t memoi_step_op_of(const memob_step_law* of, int32_t visit) {
+    return of->law.visit_ops[(int64_t)of->list * of->law.n_visits + visit - of->first_visit];
+}
+
 /* The law of visits [begin, end) of the list: of three steps in a row, of which the second is
  * behind one and in front of one; or of a phase beside the step. */
 MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t end, int is_beside,
@@ -294,6 +299,7 @@ MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t e
     char* idle = MEMOB_ARRAY(&step->arrays, char, 2 * (int64_t)d->n_items);
     memob_law_desc desc;
     memo_status status;
+    int32_t from = 0, to = 0;
     memset(&desc, 0, sizeof desc);
     of->first_visit = begin;
     of->list = !is_beside;
@@ -326,18 +332,20 @@ MEMOI memo_status memoi_step_make_law(memob_step* step, int32_t begin, int32_t e
     status = memob_law_make(&desc, &of->law, error);
     for (int k = 0; k <= of->list && !status && !d->sink->clock; k++) /* the step follows itself */
         memoi_step_find_idle(step, of, end - begin, idle);
-    if (!status) status = memoi_law_join_cells(&of->law, error);
+    if (!status && is_beside) { /* from its first visit to its last */
+        from = memoi_step_op_of(of, begin);
+        to = memoi_step_op_of(of, end - 1) + 1;
+    } else if (!status) {
+        from = of->law.begin[1];
+        to = of->law.begin[2];
+    }
+    if (!status) status = memoi_law_join_cells(&of->law, from, to, error);
     of->of.law = &of->law;
     if (!status && d->sink->clock)
         of->of.clock_cells = MEMOB_ARRAY(&step->arrays, memob_clock_cell, of->law.n_cells);
     else if (!status)
         of->of.cells = MEMOB_ARRAY(&step->arrays, memob_cell, of->law.n_cells);
     return !status && step->arrays.failed ? memob_no_memory(error, "the laws of a step") : status;
-}
-
-/* The operation of a visit of the list. */
-MEMOI int32_t memoi_step_op_of(const memob_step_law* of, int32_t visit) {
-    return of->law.visit_ops[(int64_t)of->list * of->law.n_visits + visit - of->first_visit];
 }
 
 MEMOI void memob_step_free(memob_step* step) {

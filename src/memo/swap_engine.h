@@ -108,7 +108,7 @@ MEMOI memo_status memoi_swap_acquire(memo_swap* swap, const memo_swap_desc* desc
     int64_t windows_bytes;
     int32_t n_streams = 0;
     if (sizes->host_bytes) n_streams = n_spilled ? MEMOB_STREAM_FILE : MEMOB_STREAM_TO_DEVICE;
-    status = memoi_law_join_cells(&swap->law, error);
+    status = memoi_law_join_cells(&swap->law, 0, swap->law.n_ops, error);
     if (status) return status;
     swap->rows.of.cells = MEMOB_ARRAY(&e->arrays, memob_cell, swap->law.n_cells);
     e->memory.spill_ops =
