@@ -6989,9 +6989,9 @@ MEMOI void memob_engine_use_file(memob_engine* e, memob_memory* memory, int64_t 
  *    or reads on the host.  A copy of another item's value is not stored if the store of that item
  *    is at the same place on the host.
  * 3. A store is enqueued behind the last visit that changes the stay.
- * 4. A load is enqueued behind the later of the visit that last used its bytes and the visit behind
- *    which the item's store is.  First loads of the first list come before its visits; of another
- *    list, at the end of the list before.
+ * 4. A load is enqueued behind the latest of three: the visit that last used its bytes, the visit
+ *    behind which the item's store is, and the last use of the stay before.  First loads of the
+ *    first list come before its visits; of another list, at the end of the list before.
  *    Transfers that would be behind one visit may be spread over the visits that follow, each at
  *    the latest in front of the visit that waits for it.
  * 5. Behind one visit come stores in the order in which a visit waits for them: it uses the item
@@ -7030,6 +7030,7 @@ typedef struct memob_use {
     int64_t at;         /* offset on the device */
     int64_t host;       /* CHANGE, WRITE: offset on the host where this version waits;
                            MEMOB_HOST_DEFAULT: the item's */
+    int32_t n_slots;    /* on the device at this offset; 0: the item's */
 } memob_use;
 
 typedef struct memob_item {
@@ -7054,9 +7055,9 @@ typedef enum memob_op_kind {
 /* A copy of an item between device and host, or between its window and the file. */
 typedef struct memob_part {
     int32_t item;
-    int64_t at, away; /* offsets in the nearer and the farther memory */
-    int32_t n_host;   /* slots there */
-    int32_t is_idle;  /* 1: updates alone use the item from here to its next load; see >>step */
+    int64_t at, away;        /* offsets in the nearer and the farther memory */
+    int32_t n_slots, n_host; /* on the device, on the host or in the file */
+    int32_t is_idle; /* 1: updates alone use the item from here to its next load; see >>step */
 } memob_part;
 
 typedef struct memob_op {
@@ -7129,6 +7130,7 @@ typedef struct memoi_stay {
     int32_t is_on_host, is_loaded, is_stored;
     int64_t at, host;
     int32_t displaced; /* the stay of the use before; -1: none */
+    int32_t n_slots;
 } memoi_stay;
 
 /* A transfer.  What has the same numbers, but for `item`, is one operation. */
@@ -7140,6 +7142,7 @@ typedef struct memoi_due {
         [2]; /* store: last use of the bytes, next of the item; load: last use before, value */
     int32_t item;
     int64_t at, host;
+    int32_t n_slots;
     int32_t is_behind; /* load: a store takes away what lies there */
 } memoi_due;
 
@@ -7210,14 +7213,21 @@ MEMOI int64_t memoi_use_at(const memob_item* item, const memob_use* use) {
     return use->is_on_host ? MEMOI_ON_HOST + item->host : use->at;
 }
 
+/* How many slots a use has where it finds its bytes. */
+MEMOI int32_t memoi_use_slots(const memob_item* item, const memob_use* use) {
+    if (use->is_on_host) return item->n_host;
+    return use->n_slots ? use->n_slots : item->n_slots;
+}
+
 /* A use begins a stay at an address behind the item's stay k (-1: none).  before: the latest use of
  * its bytes, by stay `displaced`.  Returns the new stay. */
 MEMOI int32_t memoi_law_begin_stay(memoi_maker* m, const memob_use* use, int32_t k, int64_t at,
                                    int32_t time, int32_t before, int32_t displaced) {
-    const int32_t copy_of = m->desc->items[use->item].copy_of;
-    const int32_t copied = copy_of < 0 ? -1 : m->latest[copy_of];
-    memoi_stay fresh = {use->item, use->how,        time, time, -1, before, -1,       k, -1, -1,
-                        copied,    use->is_on_host, 0,    0,    at, -1,     displaced};
+    const memob_item* item = &m->desc->items[use->item];
+    const int32_t copied = item->copy_of < 0 ? -1 : m->latest[item->copy_of];
+    memoi_stay fresh = {use->item, use->how, time, time, -1,        before,
+                        -1,        k,        -1,   -1,   copied,    use->is_on_host,
+                        0,         0,        at,   -1,   displaced, memoi_use_slots(item, use)};
     if (k >= 0) {
         memoi_stay* s = &m->stays[k];
         fresh.value = s->changed >= 0 ? s->changed : s->value;
@@ -7236,7 +7246,7 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
     const memob_item* item = &m->desc->items[use->item];
     const int64_t at = memoi_use_at(item, use);
     const int64_t begin = memoi_cell_at(m->desc, at);
-    const int64_t end = begin + (use->is_on_host ? item->n_host : item->n_slots);
+    const int64_t end = begin + memoi_use_slots(item, use);
     int32_t k = m->latest[use->item], before = -1, displaced = -1;
     int goes_on;
 
@@ -7290,7 +7300,8 @@ MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
                     (!u || use->visit >= d->uses[u - 1].visit));
         MEMO_ASSERT(!use->is_on_host || (item->lives_on && item->file < 0));
         MEMO_ASSERT(!item->lives_on || use->how != MEMOB_USE_MAKE);
-        MEMO_ASSERT(use->at >= 0 && use->at + item->n_slots <= d->n_slots[0]);
+        MEMO_ASSERT(use->at >= 0 &&
+                    (use->is_on_host || use->at + memoi_use_slots(item, use) <= d->n_slots[0]));
         MEMO_ASSERT(item->host >= 0 && item->host + item->n_host <= d->n_slots[1]);
         first_use[use->visit + 1] = u + 1;
     }
@@ -7338,6 +7349,7 @@ MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* st
                            stay->item,
                            stay->at,
                            memoi_stay_host(m, version),
+                           stay->n_slots,
                            order && stay->displaced >= 0 && m->stays[stay->displaced].is_stored};
     MEMO_ASSERT(time < m->law->n_lists * n_visits);
     MEMO_ASSERT(!order || memoi_use_reads(stay->how));                        /* 1 */
@@ -7386,7 +7398,7 @@ MEMOI void memoi_law_follow_stores(const memob_law_desc* d, memoi_due* due, int 
                                    int32_t* stored) {
     const memob_item* item = &d->items[due->item];
     const int64_t begin[] = {due->at, d->n_slots[0] + due->host};
-    const int64_t end[] = {begin[0] + item->n_slots, begin[1] + item->n_host};
+    const int64_t end[] = {begin[0] + due->n_slots, begin[1] + item->n_host};
     for (int k = 0; k < 2; k++)
         for (int64_t c = begin[k]; c < end[k]; c++) {
             if (due->order)
@@ -7446,14 +7458,16 @@ MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
     for (int32_t k = 0; k < m->n_stays; k++) {
         memoi_stay* s = &m->stays[k];
         const int32_t next = s->next < 0 ? INT32_MAX : m->stays[s->next].first;
+        const memoi_stay* previous = s->previous < 0 ? NULL : &m->stays[s->previous];
+        int32_t behind = (int32_t)memob_max(s->before, s->value); /* a load */
+        if (previous && m->desc->items[s->item].lives_on)
+            behind = (int32_t)memob_max(behind, previous->last);
         if (s->is_stored && memoi_stay_is_served(m, s)) s->is_stored = 0;
         if (s->is_stored)
             memoi_law_add_due(m, 0, s, s->changed,
                               (int32_t)memob_min(next, s->after < 0 ? INT32_MAX : s->after),
                               s->last, next);
-        if (s->is_loaded)
-            memoi_law_add_due(m, 1, s, (int32_t)memob_max(s->before, s->value), s->first, s->before,
-                              s->value);
+        if (s->is_loaded) memoi_law_add_due(m, 1, s, behind, s->first, s->before, s->value);
     }
     if (memoi_law_sort_dues(m, error)) return MEMO_STATUS_OUT_OF_HOST_MEMORY;
     return memoi_law_spread(m, error);
@@ -7485,8 +7499,8 @@ MEMOI memob_op* memoi_law_add_op(memoi_maker* m, int32_t kind) {
 }
 
 MEMOI void memoi_law_add_part(memoi_maker* m, memob_op* op, int32_t item, int64_t at, int64_t away,
-                              int32_t n_host) {
-    const memob_part part = {item, at, away, n_host, 0};
+                              int32_t n_slots) {
+    const memob_part part = {item, at, away, n_slots, m->desc->items[item].n_host, 0};
     MEMO_ASSERT(m->law->n_parts < m->parts_most); /* 1 */
     m->law->parts[m->law->n_parts++] = part;
     op->n_parts++;
@@ -7515,7 +7529,7 @@ MEMOI void memoi_law_end_op(memoi_maker* m, memob_op* op) {
         for (int32_t k = 0; k < op->n_parts; k++) {
             const memob_part* part = &m->law->parts[op->first_part + k];
             memoi_law_touch(m, op, writes, tier + (is_away ? part->away : part->at),
-                            tier ? part->n_host : m->desc->items[part->item].n_slots);
+                            tier ? part->n_host : part->n_slots);
         }
     }
 }
@@ -7534,9 +7548,9 @@ MEMOI void memoi_law_add_visit(memoi_maker* m) {
         const int may_write = use->how != MEMOB_USE_READ && use->how != MEMOB_USE_MAKE;
         if (!item->n_slots) continue;
         if (begins[u] && use->how == MEMOB_USE_MAKE)
-            memoi_law_add_part(m, op, use->item, use->at, use->at, item->n_host);
+            memoi_law_add_part(m, op, use->item, use->at, use->at, memoi_use_slots(item, use));
         memoi_law_touch(m, op, may_write || begins[u], memoi_use_at(item, use),
-                        use->is_on_host ? item->n_host : item->n_slots);
+                        memoi_use_slots(item, use));
     }
 }
 
@@ -7570,7 +7584,7 @@ MEMOI void memoi_law_copy(memoi_maker* m, int32_t kind, const memoi_due* due, in
             continue; /* reads: memoi_law_read_behind */
         if (!op) op = memoi_law_add_transfer(m, kind, due);
         memoi_law_add_part(m, op, due[k].item, is_file ? due[k].host : due[k].at,
-                           is_file ? item->file : due[k].host, item->n_host);
+                           is_file ? item->file : due[k].host, due[k].n_slots);
     }
     if (op) memoi_law_end_op(m, op);
 }
@@ -7611,7 +7625,7 @@ MEMOI void memoi_law_read_behind(memoi_maker* m, const memoi_due* due, int32_t n
         for (int32_t r = m->first_read[due + k - m->due]; r >= 0; r = m->next_read[r]) {
             const memob_item* item = &m->desc->items[m->due[r].item];
             if (!op) op = memoi_law_add_transfer(m, MEMOB_OP_READ, due);
-            memoi_law_add_part(m, op, m->due[r].item, item->host, item->file, item->n_host);
+            memoi_law_add_part(m, op, m->due[r].item, item->host, item->file, m->due[r].n_slots);
         }
     if (op) memoi_law_end_op(m, op);
 }
@@ -7652,11 +7666,6 @@ MEMOI void memoi_law_walk(memoi_maker* m) {
     m->law->begin[m->law->n_lists] = m->law->n_ops;
 }
 
-/* The slots that one side of a transfer takes at most. */
-MEMOI int64_t memoi_item_slots(const memob_law_desc* desc, int32_t item) {
-    return memob_max(desc->items[item].n_slots, desc->items[item].n_host);
-}
-
 MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     const memob_law_desc* d = m->desc;
     memob_law* law = m->law;
@@ -7671,9 +7680,11 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     law->ops = MEMOB_ARRAY_OF_ANY(&law->arrays, memob_op, m->ops_most);
     law->parts = MEMOB_ARRAY_OF_ANY(&law->arrays, memob_part, m->parts_most);
     for (int32_t u = 0; u < d->n_uses; u++)
-        m->touches_most += law->n_lists * memoi_item_slots(d, d->uses[u].item);
+        m->touches_most +=
+            (int64_t)law->n_lists * memoi_use_slots(&d->items[d->uses[u].item], &d->uses[u]);
     for (int32_t k = 0; k < m->n_due; k++)
-        m->touches_most += 2 * n_each * memoi_item_slots(d, m->due[k].item);
+        m->touches_most +=
+            2 * n_each * memob_max(m->due[k].n_slots, d->items[m->due[k].item].n_host);
     law->n_cells = d->n_slots[0] + d->n_slots[1] + d->n_slots[2];
     law->touches = MEMOB_ARRAY_OF_ANY(&law->arrays, int32_t, m->touches_most);
     law->begin = MEMOB_ARRAY(&law->arrays, int32_t, law->n_lists + 1);
@@ -8409,20 +8420,26 @@ enum {
     MEMOB_IS_IDLE = 4
 };
 
+/* Slots of the device, each of which is bytes of the same states. */
+typedef struct memob_spot {
+    int32_t at, n_slots;
+} memob_spot;
+
 /* A state of a layer. */
 typedef struct memob_state_bytes {
     /* Offsets on the device; streamed: on the host; spilled: in the file, through a place on the
      * host; -1: not in the file. */
     int64_t at[MEMO_N_TIERS], n_bytes;
-    int32_t slot; /* the first of the device's, each of which is bytes of the same states */
+    memob_spot spot;
 } memob_state_bytes;
 
 /* What lies on the device, for all steps with the same items. */
 typedef struct memob_there {
-    uint8_t* lies;    /* (n_items) */
-    int32_t* in_slot; /* (slots of the device): 1 + the item there */
-    char* pending;    /* (layers): the layer's update waits */
-    uint8_t* leaves;  /* (n_items): MEMOB_LEAVES_, of this step; NULL: nothing */
+    uint8_t* lies;     /* (n_items) */
+    int32_t* in_slot;  /* (slots of the device): 1 + the item there */
+    memob_spot* spots; /* (n_of_layer): where a shared item lies, if it does */
+    char* pending;     /* (layers): the layer's update waits */
+    uint8_t* leaves;   /* (n_items): MEMOB_LEAVES_, of this step; NULL: nothing */
 } memob_there;
 
 /* How long visits wait for copies, if that is measured. */
@@ -8448,6 +8465,8 @@ typedef struct memob_step_desc {
     const char* ends;               /* (n_items): the value ends with an update that reads it */
     memob_moves moves;
     int32_t n_items, n_of_layer; /* items; of a layer, one behind the other */
+    /* (n_of_layer): the item that several layers share, each at a spot of its own; -1: none. */
+    const int32_t* shared;
     int32_t n_slots[MEMO_N_TIERS];
     const memob_use* uses; /* of all visits of the list */
     int32_t n_uses;
@@ -8471,6 +8490,7 @@ typedef struct memob_step {
     int32_t n_laws, law_of[MEMOB_N_PHASES];
     int32_t begin[MEMOB_N_PHASES], end[MEMOB_N_PHASES]; /* operations of each phase */
     uint8_t* takes;                                     /* (phases and none, n_items): MEMOB_IS_ */
+    memob_spot* takes_at;                               /* (phases and none, n_of_layer): shared */
     int32_t phase; /* -1: none, and `lies` says what is there */
     int32_t op; /* the visit that comes next, or is open; begin of the phase: it is not entered */
     int32_t played; /* `lies` has the operations of the phase before this one; -1: of others */
@@ -8494,9 +8514,46 @@ MEMOI void memoi_step_clear(memob_step* step) {
     memset(step->there.in_slot, 0, (size_t)step->desc.n_slots[0] * sizeof *step->there.in_slot);
 }
 
+/* Which of the spots of shared items is the item's; NULL: it is not shared. */
+MEMOI memob_spot* memoi_step_shared(const memob_step* step, memob_spot* spots, int32_t item) {
+    const int32_t k = step->desc.shared ? item % step->desc.n_of_layer : 0;
+    return step->desc.shared && step->desc.shared[k] == item ? &spots[k] : NULL;
+}
+
+/* Where the item lies, if it does. */
+MEMOI memob_spot memoi_step_lies_at(const memob_step* step, int32_t item) {
+    const memob_spot* shared = memoi_step_shared(step, step->there.spots, item);
+    return shared ? *shared : step->desc.bytes[item].spot;
+}
+
+/* Where a phase that takes the item takes it. */
+MEMOI memob_spot memoi_step_takes_at(const memob_step* step, int32_t phase, int32_t item) {
+    const memob_spot* shared =
+        memoi_step_shared(step, step->takes_at + (int64_t)phase * step->desc.n_of_layer, item);
+    return shared ? *shared : step->desc.bytes[item].spot;
+}
+
+/* Where a use finds its item on the device. */
+MEMOI memob_spot memoi_step_use_at(const memob_step* step, const memob_use* use) {
+    const memob_spot spot = {(int32_t)use->at, memoi_use_slots(&step->desc.items[use->item], use)};
+    return spot;
+}
+
+/* The item no longer lies where it did. */
+MEMOI void memoi_step_take_away(memob_step* step, int32_t item) {
+    const memob_spot spot = memoi_step_lies_at(step, item);
+    for (int32_t slot = spot.at; slot < spot.at + spot.n_slots; slot++)
+        if (step->there.in_slot[slot] == item + 1) step->there.in_slot[slot] = 0;
+}
+
 /* From now on the item lies there; others in its slots do not. */
-MEMOI void memoi_step_put(memob_step* step, int32_t item, int64_t at, int is_newer) {
-    for (int64_t slot = at; slot < at + step->desc.items[item].n_slots; slot++) {
+MEMOI void memoi_step_put(memob_step* step, int32_t item, memob_spot spot, int is_newer) {
+    memob_spot* shared = memoi_step_shared(step, step->there.spots, item);
+    if (shared) {
+        if (shared->at != spot.at) memoi_step_take_away(step, item);
+        *shared = spot;
+    }
+    for (int32_t slot = spot.at; slot < spot.at + spot.n_slots; slot++) {
         const int32_t other = step->there.in_slot[slot] - 1;
         if (other >= 0 && other != item) {
             MEMO_ASSERT(step->there.lies[other] != MEMOB_IS_NEWER); /* 2 */
@@ -8517,6 +8574,12 @@ MEMOI int memoi_step_takes(const memob_step* step, int32_t phase, int32_t item) 
     return (int)memob_min(takes, MEMOB_IS_THERE);
 }
 
+/* Where a copy between device and host finds its item on the device. */
+MEMOI memob_spot memoi_part_at(const memob_part* part) {
+    const memob_spot spot = {(int32_t)part->at, part->n_slots};
+    return spot;
+}
+
 /* What an operation leaves. */
 MEMOI void memoi_step_play(memob_step* step, const memob_step_law* of, const memob_op* op) {
     const memob_law* law = &of->law;
@@ -8525,7 +8588,7 @@ MEMOI void memoi_step_play(memob_step* step, const memob_step_law* of, const mem
         const int32_t item = law->parts[k].item;
         const int32_t stores = step->desc.items[item].file < 0 ? MEMOB_OP_STORE : MEMOB_OP_WRITE;
         if (memoi_moves_leave(step->there.leaves, op->kind, &law->parts[k])) continue;
-        if (op->kind == MEMOB_OP_LOAD) memoi_step_put(step, item, law->parts[k].at, 0);
+        if (op->kind == MEMOB_OP_LOAD) memoi_step_put(step, item, memoi_part_at(&law->parts[k]), 0);
         if (op->kind == stores && step->there.lies[item]) step->there.lies[item] = MEMOB_IS_THERE;
     }
     if (op->kind != MEMOB_OP_VISIT) return;
@@ -8538,7 +8601,8 @@ MEMOI void memoi_step_play(memob_step* step, const memob_step_law* of, const mem
         if (use->is_on_host)
             step->there.lies[use->item] = MEMOB_IS_AWAY; /* it is older */
         else
-            memoi_step_put(step, use->item, use->at, use->how != MEMOB_USE_READ);
+            memoi_step_put(step, use->item, memoi_step_use_at(step, use),
+                           use->how != MEMOB_USE_READ);
         if (is_update && step->desc.ends[use->item] && step->there.lies[use->item])
             step->there.lies[use->item] = MEMOB_IS_THERE; /* nobody reads it any more */
     }
@@ -8559,7 +8623,9 @@ MEMOI void memoi_step_find_lies(memob_step* step) {
         memoi_step_clear(step);
         for (int32_t i = 0; i < step->desc.n_items; i++) {
             const int takes = memoi_step_takes(step, step->phase, i);
-            if (takes) memoi_step_put(step, i, step->desc.bytes[i].slot, takes == MEMOB_IS_NEWER);
+            if (takes)
+                memoi_step_put(step, i, memoi_step_takes_at(step, step->phase, i),
+                               takes == MEMOB_IS_NEWER);
         }
         step->played = step->begin[step->phase];
     }
@@ -8572,12 +8638,18 @@ MEMOI void memoi_step_find_lies(memob_step* step) {
 
 /* Marks what operation k is the first to use: known; taken if it was there. */
 MEMOI void memoi_step_take(memob_step* step, const memob_step_law* of, int32_t k, char* known,
-                           const uint8_t* lies, uint8_t* takes) {
+                           const uint8_t* lies, int32_t phase) {
     const memob_op* op = &of->law.ops[k];
+    uint8_t* takes = step->takes + (int64_t)phase * step->desc.n_items;
+    memob_spot* takes_at = step->takes_at + (int64_t)phase * step->desc.n_of_layer;
+    memob_spot* shared;
     for (int32_t p = op->first_part; p < op->first_part + op->n_parts; p++) {
         const int32_t item = of->law.parts[p].item;
-        if (op->kind == MEMOB_OP_STORE && !known[item])
+        if (op->kind == MEMOB_OP_STORE && !known[item]) {
             takes[item] = lies[item] | (of->law.parts[p].is_idle ? MEMOB_IS_IDLE : 0);
+            shared = memoi_step_shared(step, takes_at, item);
+            if (shared) *shared = memoi_part_at(&of->law.parts[p]);
+        }
         if (op->kind == MEMOB_OP_STORE || op->kind == MEMOB_OP_LOAD) known[item] = 1;
     }
     if (op->kind != MEMOB_OP_VISIT) return;
@@ -8585,6 +8657,8 @@ MEMOI void memoi_step_take(memob_step* step, const memob_step_law* of, int32_t k
         const memob_use* use = &of->uses[u];
         if (!step->desc.items[use->item].n_slots || known[use->item]) continue;
         known[use->item] = 1;
+        shared = memoi_step_shared(step, takes_at, use->item);
+        if (shared) *shared = memoi_step_use_at(step, use);
         if (!use->is_on_host && use->how != MEMOB_USE_WRITE)
             takes[use->item] = lies[use->item] | (of->is_idle[u] ? MEMOB_IS_IDLE : 0);
         MEMO_ASSERT(use->is_on_host || !memoi_use_reads(use->how) || takes[use->item]); /* 1 */
@@ -8598,14 +8672,13 @@ MEMOI void memoi_step_find_takes(memob_step* step, int32_t phase, char* known, u
     const memob_step_law* of = memoi_step_law_of(step, phase);
     const int32_t n = step->desc.n_items, begin = step->begin[phase];
     const int32_t end = of->list ? of->law.begin[2] : step->end[phase];
-    uint8_t* takes = step->takes + (int64_t)phase * n;
     memoi_step_clear(step);
     memoi_step_play_all(step, of, 0, begin);
     memcpy(lies, step->there.lies, (size_t)n);
     memset(known, 0, (size_t)n);
-    for (int32_t k = begin; k < end; k++) memoi_step_take(step, of, k, known, lies, takes);
+    for (int32_t k = begin; k < end; k++) memoi_step_take(step, of, k, known, lies, phase);
     for (int32_t k = of->list ? of->law.begin[1] : begin; k < begin; k++)
-        memoi_step_take(step, of, k, known, lies, takes);
+        memoi_step_take(step, of, k, known, lies, phase);
 }
 
 /* --- creation --- */
@@ -8616,8 +8689,8 @@ MEMOI void memoi_step_read_all(const memob_step* step, memob_law_desc* desc, mem
     const memob_step_desc* d = &step->desc;
     const int32_t n_uses = desc->n_uses;
     for (int32_t i = 0; i < d->n_items; i++) {
-        const memob_use use = {desc->n_visits,    i, MEMOB_USE_READ, 0, d->bytes[i].slot,
-                               MEMOB_HOST_DEFAULT};
+        const memob_use use = {desc->n_visits,     i, MEMOB_USE_READ, 0, d->bytes[i].spot.at,
+                               MEMOB_HOST_DEFAULT, 0};
         int is_over = 0; /* its last use is that of its update */
         for (int32_t u = 0; u < n_uses && d->ends[i]; u++)
             if (uses[u].item == i) is_over = uses[u].how == MEMOB_USE_READ;
@@ -8740,6 +8813,9 @@ MEMOI memo_status memoi_step_make(const memob_step_desc* desc, memob_step* step,
     memset(desc->list, 0, sizeof *desc->list);
     step->phase = -1;
     step->takes = MEMOB_ARRAY(&step->arrays, uint8_t, (MEMOB_N_PHASES + 1) * n);
+    step->takes_at =
+        MEMOB_ARRAY(&step->arrays, memob_spot, (MEMOB_N_PHASES + 1) * (int64_t)desc->n_of_layer);
+    step->there.spots = MEMOB_ARRAY(&step->arrays, memob_spot, desc->n_of_layer);
     step->there.lies = MEMOB_ARRAY(&step->arrays, uint8_t, n); /* until phases are known */
     step->there.in_slot = MEMOB_ARRAY(&step->arrays, int32_t, desc->n_slots[0]);
     lies = MEMOB_ARRAY(&step->arrays, uint8_t, n);
@@ -8782,18 +8858,19 @@ MEMOI const memob_op* memoi_step_copy_at(const memob_op* op, const memob_op* end
     return op < end && op->kind != MEMOB_OP_VISIT ? op : NULL;
 }
 
-/* Moves an item home, or from there, behind and before all else. */
-MEMOI void memoi_step_move(memob_step* step, int32_t item, int is_load, int* n_moved) {
+/* Moves an item home from where it lies, or from there to a spot, behind and before all else. */
+MEMOI void memoi_step_move(memob_step* step, int32_t item, int is_load, memob_spot spot,
+                           int* n_moved) {
     static const int32_t kinds[2][2] = {{MEMOB_OP_STORE, MEMOB_OP_WRITE},
                                         {MEMOB_OP_READ, MEMOB_OP_LOAD}};
     memob_sink* sink = step->desc.sink;
     const int has_file = step->desc.items[item].file >= 0;
     if (sink->engine.status) return;
     if (!(*n_moved)++) memoi_sink_join(sink);
-    if (is_load) memoi_step_put(step, item, step->desc.bytes[item].slot, 0);
+    if (is_load) memoi_step_put(step, item, spot, 0);
     for (int k = 0; k < 2 && !sink->engine.status; k++) {
         const memob_item* of = &step->desc.items[item];
-        const memob_part part = {item, step->desc.bytes[item].slot, of->host, of->n_host, 0};
+        const memob_part part = {item, spot.at, of->host, spot.n_slots, of->n_host, 0};
         if (!has_file && k != is_load) continue;
         memoi_moves_item(sink, &step->desc.moves, kinds[is_load][k], &part);
         if (has_file && !sink->engine.status) memoi_sink_join(sink);
@@ -8813,6 +8890,11 @@ MEMOI void memoi_step_park(memob_step* step) {
     step->n_open = step->is_entered = 0;
 }
 
+/* 1: the item does not lie where a phase takes it. */
+MEMOI int memoi_step_is_elsewhere(const memob_step* step, int32_t phase, int32_t item) {
+    return memoi_step_lies_at(step, item).at != memoi_step_takes_at(step, phase, item).at;
+}
+
 /* Leaves the phase for another; MEMOB_N_PHASES: for none. */
 MEMOI void memoi_step_jump(memob_step* step, int32_t phase) {
     memob_sink* sink = step->desc.sink;
@@ -8820,12 +8902,14 @@ MEMOI void memoi_step_jump(memob_step* step, int32_t phase) {
     memoi_step_park(step);
     for (int32_t i = 0; i < step->desc.n_items; i++)
         if (step->there.lies[i] == MEMOB_IS_NEWER &&
-            memoi_step_takes(step, phase, i) != MEMOB_IS_NEWER)
-            memoi_step_move(step, i, 0, &n_moved);
+            (memoi_step_takes(step, phase, i) != MEMOB_IS_NEWER ||
+             memoi_step_is_elsewhere(step, phase, i)))
+            memoi_step_move(step, i, 0, memoi_step_lies_at(step, i), &n_moved);
     if (n_moved && !sink->engine.status) memoi_sink_join(sink); /* loads take their bytes */
     for (int32_t i = 0; i < step->desc.n_items; i++)
-        if (memoi_step_takes(step, phase, i) && !step->there.lies[i])
-            memoi_step_move(step, i, 1, &n_moved);
+        if (memoi_step_takes(step, phase, i) &&
+            (!step->there.lies[i] || memoi_step_is_elsewhere(step, phase, i)))
+            memoi_step_move(step, i, 1, memoi_step_takes_at(step, phase, i), &n_moved);
     if (n_moved && !sink->engine.status) memoi_sink_join(sink);
 }
 
@@ -9009,7 +9093,7 @@ MEMOI memo_status memoi_step_begin_with(memob_step* step, memo_error* error) {
         if (leaves == MEMOB_LEAVES_ALL || (leaves && of->is_idle[u])) continue;
         if (use->how == MEMOB_USE_REWRITE && !use->is_on_host && !step->there.lies[use->item] &&
             step->desc.items[use->item].n_slots)
-            memoi_step_move(step, use->item, 1, &n_moved);
+            memoi_step_move(step, use->item, 1, memoi_step_use_at(step, use), &n_moved);
     }
     if (n_moved && !sink->engine.status) memoi_sink_join(sink);
     if (!memoi_step_finish(step)) return memob_step_begin(step, error);
@@ -9032,7 +9116,8 @@ MEMOI memo_status memoi_step_bring_home(memob_step* step, int32_t item, int drop
     MEMO_ASSERT(!step->is_entered); /* 3 */
     memoi_sink_call(sink, error);
     memoi_step_park(step);
-    if (step->there.lies[item] == MEMOB_IS_NEWER) memoi_step_move(step, item, 0, &n_moved);
+    if (step->there.lies[item] == MEMOB_IS_NEWER)
+        memoi_step_move(step, item, 0, memoi_step_lies_at(step, item), &n_moved);
     if (n_moved && !sink->engine.status) memoi_sink_join(sink);
     if (drops && !sink->engine.status) step->there.lies[item] = MEMOB_IS_AWAY;
     return memoi_step_finish(step);
@@ -9077,7 +9162,7 @@ MEMOI void memoi_step_drop_load(memob_step* step) {
     if (op->kind != MEMOB_OP_LOAD) return;
     for (int32_t k = op->first_part; k < op->first_part + op->n_parts; k++) {
         if (memoi_moves_leave(step->there.leaves, op->kind, &law->parts[k])) continue;
-        memoi_step_put(step, law->parts[k].item, law->parts[k].at, 0);
+        memoi_step_put(step, law->parts[k].item, memoi_part_at(&law->parts[k]), 0);
         step->there.lies[law->parts[k].item] = MEMOB_IS_AWAY;
     }
 }
@@ -10586,7 +10671,7 @@ MEMOI int32_t memoi_swap_device_slots(const memob_swap_items* it) {
 
 MEMOI void memoi_swap_add_use(memob_swap_items* it, int32_t visit, int32_t item, int32_t how,
                               int64_t at, int64_t host) {
-    const memob_use use = {visit, item, how, 0, at, host};
+    const memob_use use = {visit, item, how, 0, at, host, 0};
     MEMO_ASSERT(it->n_uses < it->n_uses_most);                           /* 5 */
     MEMO_ASSERT(item >= 0 && item < it->n_items && it->uses_of[item]);   /* 5 */
     MEMO_ASSERT(at >= 0 && at < memoi_swap_device_slots(it));            /* 1, 5 */
@@ -11359,8 +11444,10 @@ memo_status memo_swap_get_stats(memo_swap* swap, memo_swap_stats* stats, memo_er
  * the device.  So do FETCHED ones, which lie nowhere in memo's memory: a function of the caller
  * takes the place of the file.
  *
- * Shared states are of their lowest layer, and stay on the device: several layers that are open use
- * them at once.  What only the update uses is that layer's alone, as if it were not shared.
+ * Shared states are of their lowest layer.  What only the update uses is that layer's alone, as if
+ * it were not shared.  Others that are streamed have a stay in each layer's place, first of all,
+ * and so an address by layer.  Neighbors that share a state have it in one place, as they are open
+ * at once.
  *
  * Update on the host.  States that only the update uses never leave the host, and have no place on
  * the device.
@@ -11422,10 +11509,10 @@ typedef struct memob_states_sizes {
 typedef struct memob_states_layer {
     uint32_t has, streamed, spilled; /* bit s: state s.  spilled: also FETCHED ones that stream */
     /* SHARED ones: of a lower layer, which updates them; that a higher layer's backward begins. */
-    uint32_t lent, begun;
-    int32_t place;         /* 0 or 1; -1: nothing is streamed */
-    int32_t has_gradients; /* a backward of this step has ended */
-    int32_t open_pass;     /* 1 + memob_pass; 0: the layer is closed */
+    uint32_t lent, begun, on_top; /* the last: those that are streamed, and lie in place 1 */
+    int32_t place;                /* 0 or 1; -1: nothing is streamed */
+    int32_t has_gradients;        /* a backward of this step has ended */
+    int32_t open_pass;            /* 1 + memob_pass; 0: the layer is closed */
 } memob_states_layer;
 
 /* The update of a layer on the host. */
@@ -11445,10 +11532,12 @@ typedef struct memob_states {
     uint32_t made;                    /* the update writes all their bytes */
     uint32_t fetched;                 /* the caller's function gives them */
     uint32_t alone;                   /* a forward of no backward reads them, too */
-    uint32_t shared;                  /* one copy for all layers, which stays on the device */
+    uint32_t shared;                  /* one copy for all layers */
     uint32_t used_by[MEMOB_N_PASSES]; /* (memob_pass): which states each pass uses, and gradients */
     uint32_t hosted;                  /* those that never leave the host */
     int32_t home[MEMO_STATES_MAX];    /* of SHARED ones: their lowest layer */
+    int32_t shared_items[MEMO_STATES_MAX]; /* of SHARED ones that are streamed; -1: none */
+    int64_t shared_at[MEMO_STATES_MAX];    /* where they lie in a place */
     memob_states_trainer trainer;
     memob_states_update* updates; /* (n_layers); NULL: not on the host */
     memob_states_layer* layers;   /* (n_layers) */
@@ -11459,6 +11548,7 @@ typedef struct memob_states {
     memob_item* items;
     char* ends; /* 1: a gradient, whose value ends with the update */
     int32_t n_slots[MEMO_N_TIERS];
+    int64_t* slot_at; /* of each slot of the device: its begin */
     memob_moves moves;
     memob_there there;
     memob_step* steps; /* of each number of slices and rounds: where a step is */
@@ -11553,6 +11643,79 @@ MEMOI int memoi_states_have_windows(const memob_states* states) {
     return states->sizes.bytes[MEMO_TIER_HOST][MEMO_OWNER_PLACES] > 0;
 }
 
+/* The SHARED states of a layer that are streamed. */
+MEMOI uint32_t memoi_states_travel(const memob_states* states, int32_t layer) {
+    return states->layers[layer].streamed & states->shared;
+}
+
+/* Which of them lie in place 1. */
+MEMOI uint32_t memoi_states_on_top(const memob_states* states, int32_t layer) {
+    const uint32_t travel = memoi_states_travel(states, layer);
+    const uint32_t stay = layer ? travel & memoi_states_travel(states, layer - 1) : 0;
+    const uint32_t below = layer ? states->layers[layer - 1].on_top & stay : 0;
+    return below | (states->layers[layer].place == 1 ? travel & ~stay : 0);
+}
+
+/* The bytes of a layer's place before its own states: for those that it shares, or the layer below
+ * does. */
+MEMOI int64_t memoi_states_shared_bytes(const memob_states* states, int32_t layer) {
+    const memob_states_layer* of = &states->layers[layer];
+    const uint32_t travel = memoi_states_travel(states, layer);
+    const uint32_t below = layer ? memoi_states_travel(states, layer - 1) & ~travel : 0;
+    const uint32_t on_top = of->on_top | (below ? below & of[-1].on_top : 0);
+    uint32_t here = (travel | below) & (of->place == 1 ? on_top : ~on_top);
+    int64_t end = 0;
+    for (; here && of->place >= 0; here &= here - 1) {
+        const int32_t s = __builtin_ctz(here);
+        const int64_t size_bytes = states->states[s].size_bytes;
+        end = memob_max(end,
+                        states->shared_at[s] + memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT));
+    }
+    return end;
+}
+
+/* Which SHARED states are streamed: those that are in all layers that have them.  Where they lie in
+ * a place. */
+MEMOI void memoi_states_find_shared(memob_states* states) {
+    int64_t at = 0;
+    uint32_t stay = states->n_layers > 3 ? 0 : ~0u; /* FIRST, one layer and LAST are open at once */
+    for (int32_t l = 0; l < states->n_layers; l++)
+        stay |= states->layers[l].has & ~states->layers[l].streamed;
+    for (int32_t l = 0; l < states->n_layers; l++)
+        states->layers[l].streamed &= ~(states->shared & stay);
+    for (int32_t s = 0; s < states->n_states; s++) {
+        const int32_t home = states->shared >> s & 1 ? states->home[s] : -1;
+        states->shared_items[s] = -1;
+        if (home < 0 || !(states->layers[home].streamed >> s & 1)) continue;
+        states->shared_items[s] = home * states->n_states + s;
+        states->shared_at[s] = at;
+        at += memob_align_up(states->states[s].size_bytes, MEMOB_DEVICE_ALIGNMENT);
+    }
+}
+
+/* Offsets in places become offsets in memory.  begin, area: of the areas on the device and on the
+ * host, and their bytes. */
+MEMOI void memoi_states_settle(memob_states* states, const int64_t* begin, const int64_t* area) {
+    for (int32_t l = 0; l < states->n_layers; l++) {
+        const memob_states_layer* layer = &states->layers[l];
+        const uint32_t travels = memoi_states_travel(states, l);
+        for (int32_t s = 0; s < states->n_states; s++) {
+            const int64_t size_bytes = states->states[s].size_bytes;
+            int64_t* at = memoi_states_bytes(states, l, s)->at;
+            for (int32_t k = 0; k < 2; k++) {
+                const int64_t alignment = k ? MEMOB_SPILL_ALIGNMENT : MEMOB_DEVICE_ALIGNMENT;
+                const int64_t bytes = memob_align_up(size_bytes, alignment);
+                if (!((k ? layer->spilled : layer->streamed) >> s & 1)) continue;
+                if (!k && travels >> s & 1 ? layer->on_top >> s & 1 : layer->place == 1)
+                    at[k] = area[k] - at[k] - bytes;
+                MEMO_ASSERT(states->hosted >> s & 1 || /* 2 */
+                            memob_is_within(at[k], 0, area[k] - bytes));
+                at[k] += begin[k];
+            }
+        }
+    }
+}
+
 /* Gives each state its offsets, and each layer its place, in an area behind the resident states:
  * place 0 begins at the bottom, place 1 at the top, so that a large layer reaches into the bytes of
  * layers that are not its neighbors. */
@@ -11563,8 +11726,11 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
     int32_t n_streamed = 0;
     for (int32_t l = 0; l < states->n_layers; l++) {
         memob_states_layer* layer = &states->layers[l];
+        const uint32_t travels = memoi_states_travel(states, l);
         int64_t in_place[2] = {0, 0};
         layer->place = layer->streamed & ~states->hosted ? n_streamed++ & 1 : -1;
+        layer->on_top = memoi_states_on_top(states, l);
+        in_place[0] = memoi_states_shared_bytes(states, l);
         for (int32_t s = 0; s < states->n_states; s++) {
             const memo_state* state = &states->states[s];
             const int64_t bytes[2] = {memob_align_up(state->size_bytes, MEMOB_DEVICE_ALIGNMENT),
@@ -11575,13 +11741,15 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
                 layer->spilled & states->fetched & 1u << s ? 0 : bytes[is_spilled];
             memob_state_bytes* of = memoi_states_bytes(states, l, s);
             of->at[MEMO_TIER_FILE] = is_spilled && stays_bytes ? stays[2] : -1;
+            if (travels >> s & 1) of->at[0] = states->shared_at[s];
             if (!(layer->has & ~layer->lent & 1u << s)) continue;
             of->n_bytes = state->size_bytes;
             sizes->bytes[tier][memoi_states_owner(state)] += stays_bytes;
-            for (int32_t k = 0; k < 2; k++) of->at[k] = k < tier ? in_place[k] : stays[k];
+            for (int32_t k = travels >> s & 1; k < 2; k++)
+                of->at[k] = k < tier ? in_place[k] : stays[k];
             stays[tier] += stays_bytes;
             sizes->fetched_bytes += stays_bytes * (int64_t)(states->fetched >> s & 1) * !tier;
-            if (tier && !(states->hosted >> s & 1)) in_place[0] += bytes[0];
+            if (tier && !((states->hosted | travels) >> s & 1)) in_place[0] += bytes[0];
             if (is_spilled) in_place[1] += bytes[1];
         }
         for (int32_t k = 0; k < 2 && layer->place >= 0; k++) {
@@ -11595,32 +11763,21 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
         if (k && area[1]) stays[1] = memob_align_up(stays[1], MEMOB_SPILL_ALIGNMENT);
         sizes->bytes[k][MEMO_OWNER_PLACES] = stays[k] - begin + area[k];
     }
-    for (int32_t l = 0; l < states->n_layers; l++)
-        for (int32_t s = 0; s < states->n_states; s++) {
-            const memob_states_layer* layer = &states->layers[l];
-            const int64_t size_bytes = states->states[s].size_bytes;
-            int64_t* at = memoi_states_bytes(states, l, s)->at;
-            for (int32_t k = 0; k < 2; k++) {
-                const int64_t alignment = k ? MEMOB_SPILL_ALIGNMENT : MEMOB_DEVICE_ALIGNMENT;
-                const int64_t bytes = memob_align_up(size_bytes, alignment);
-                if (!((k ? layer->spilled : layer->streamed) >> s & 1)) continue;
-                at[k] = stays[k] + (layer->place == 1 ? area[k] - at[k] - bytes : at[k]);
-                MEMO_ASSERT(states->hosted >> s & 1 || /* 2 */
-                            memob_is_within(at[k] - stays[k], 0, area[k] - bytes));
-            }
-        }
+    memoi_states_settle(states, stays, area);
     sizes->resident_bytes = stays[0];
     sizes->device_bytes = stays[0] + area[0];
     sizes->host_bytes = stays[1] + area[1];
     sizes->spill_bytes = stays[2];
 }
 
-/* SHARED states lie where their lowest layer has them. */
+/* SHARED states lie where their lowest layer has them, but for those on the device that travel. */
 MEMOI void memoi_states_lend(memob_states* states) {
     for (int32_t k = 0; k < states->n_layers * states->n_states; k++) {
         const int32_t l = k / states->n_states, s = k % states->n_states;
-        if (states->layers[l].has & states->layers[l].lent & 1u << s)
-            states->bytes[k] = *memoi_states_bytes(states, states->home[s], s);
+        const int64_t device_at = states->bytes[k].at[0];
+        if (!(states->layers[l].has & states->layers[l].lent & 1u << s)) continue;
+        states->bytes[k] = *memoi_states_bytes(states, states->home[s], s);
+        if (states->shared_items[s] >= 0) states->bytes[k].at[0] = device_at;
     }
 }
 
@@ -11695,11 +11852,16 @@ MEMOI void memoi_states_take_table(memob_states* states, const memob_states_desc
                 states->layers[l].has |= 1u << s;
         if (state->uses & MEMO_STATE_SHARED) memoi_states_share(states, s);
     }
+
     for (int32_t l = 0; l < desc->n_layers && desc->streamed; l++) {
         memob_states_layer* layer = &states->layers[l];
-        layer->streamed = desc->streamed[l] & layer->has & ~states->shared;
-        layer->spilled =
-            layer->streamed & (states->fetched | (desc->spilled ? desc->spilled[l] : 0));
+        layer->streamed = desc->streamed[l] & layer->has;
+    }
+    memoi_states_find_shared(states);
+    for (int32_t l = 0; l < desc->n_layers; l++) {
+        memob_states_layer* layer = &states->layers[l];
+        layer->spilled = layer->streamed & ~layer->lent &
+                         (states->fetched | (desc->spilled ? desc->spilled[l] : 0));
     }
 }
 
@@ -11781,7 +11943,7 @@ MEMOI void* memob_states_get_address(const memob_states* states, int32_t layer, 
 }
 MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t layer,
                                           int32_t state) {
-    const memob_states_layer* l = &states->layers[layer];
+    const memob_states_layer* l = &states->layers[memob_states_home(states, layer, state)];
     const int64_t offset = memoi_states_bytes(states, layer, state)->at[1];
     return l->streamed & ~l->spilled & 1u << state ? states->sink.engine.memory.host + offset
                                                    : NULL;
@@ -11795,7 +11957,7 @@ MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t la
  * backward, beside the backward of the layer before it.  Item l * n_states + s is state s of layer
  * l.
  *
- * 1. No two layers that one visit uses have the same place. */
+ * 1. No two layers that one visit uses have the same place; what they share has one address. */
 
 /* The states of a layer that a pass uses on the device, wherever they lie.  is_alone: of a forward
  * of no backward. */
@@ -11823,16 +11985,18 @@ MEMOI int memoi_states_is_updated(const memob_states* states, int32_t layer) {
 }
 
 /* The bytes of items on the device (tier 0) or the host (1) as slots, each of which is of the same
- * items.  Sets begin and end of each item.  borders: (n_items, 2), scratch.  Returns how many slots
+ * items.  Sets begin and end of each item, and on the device those of SHARED states in each layer;
+ * begins: NULL, or where each slot begins.  borders: (n_items, 2), scratch.  Returns how many slots
  * there are. */
 MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier,
-                                      memob_keyed* borders, int32_t* slots) {
+                                      memob_keyed* borders, int32_t* slots, int64_t* begins) {
     const int32_t n_items = states->n_layers * states->n_states;
     int64_t n = 0;
     int32_t slot = 0;
     for (int32_t i = 0; i < n_items; i++) {
         const memob_state_bytes* of = &states->bytes[i];
-        const uint32_t moves = states->layers[i / states->n_states].streamed & ~states->hosted;
+        const memob_states_layer* layer = &states->layers[i / states->n_states];
+        const uint32_t moves = layer->streamed & ~(states->hosted | (tier ? layer->lent : 0));
         if (!(moves >> i % states->n_states & 1)) continue; /* it has no slots */
         borders[n++] = memob_keyed_of(of->at[tier], 2 * (int64_t)i);
         borders[n++] = memob_keyed_of(of->at[tier] + of->n_bytes, 2 * (int64_t)i + 1);
@@ -11844,6 +12008,7 @@ MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier,
         MEMO_ASSERT(!k || borders[k - 1].key <= borders[k].key);
         slot += k && borders[k - 1].key < borders[k].key;
         slots[borders[k].index] = slot;
+        if (begins) begins[slot] = borders[k].key;
     }
     return n ? slot + 1 : 0;
 }
@@ -11865,7 +12030,7 @@ MEMOI memo_status memoi_states_find_moves(memob_states* states, memo_error* erro
                                {sizes->device_bytes, sizes->host_bytes, sizes->spill_bytes},
                                pieces,
                                first_piece,
-                               NULL,
+                               states->slot_at,
                                NULL,
                                file_at,
                                0,
@@ -11876,7 +12041,7 @@ MEMOI memo_status memoi_states_find_moves(memob_states* states, memo_error* erro
     states->moves = moves;
     for (int32_t i = 0; i < n_items; i++) {
         const memob_state_bytes* of = &states->bytes[i];
-        const memob_move piece = {of->at[0], of->at[1], of->n_bytes, 0, 0};
+        const memob_move piece = {0, of->at[1], of->n_bytes, 0, 0};
         pieces[i] = piece;
         first_piece[i + 1] = i + 1;
         n_bytes[i] = of->n_bytes;
@@ -11895,13 +12060,16 @@ MEMOI memo_status memob_states_make_items(memob_states* states, memo_error* erro
     int32_t* on_host = MEMOB_ARRAY(arrays, int32_t, 2 * (int64_t)n_items);
     states->items = MEMOB_ARRAY(arrays, memob_item, n_items);
     states->ends = MEMOB_ARRAY(arrays, char, n_items);
+    states->slot_at = MEMOB_ARRAY(arrays, int64_t, 2 * (int64_t)n_items + 1);
     if (arrays->failed) return memob_no_memory(error, "the items of states");
-    states->n_slots[0] = memoi_states_find_slots(states, 0, borders, on_device);
-    states->n_slots[1] = memoi_states_find_slots(states, 1, borders, on_host);
+    states->n_slots[0] = memoi_states_find_slots(states, 0, borders, on_device, states->slot_at);
+    states->n_slots[1] = memoi_states_find_slots(states, 1, borders, on_host, NULL);
     for (int32_t i = 0; i < n_items; i++) {
-        const uint32_t spilled = states->layers[i / states->n_states].spilled;
-        const int is_spilled = (int)(spilled >> i % states->n_states & 1);
-        const memob_item item = {on_device[2 * i + 1] - on_device[2 * i],
+        const memob_states_layer* layer = &states->layers[i / states->n_states];
+        const uint32_t bit = 1u << i % states->n_states;
+        const int is_spilled = (layer->spilled & bit) != 0;
+        const memob_spot spot = {on_device[2 * i], on_device[2 * i + 1] - on_device[2 * i]};
+        const memob_item item = {layer->lent & bit ? 0 : spot.n_slots,
                                  on_host[2 * i + 1] - on_host[2 * i],
                                  1,
                                  -1,
@@ -11909,7 +12077,7 @@ MEMOI memo_status memob_states_make_items(memob_states* states, memo_error* erro
                                  is_spilled ? states->n_slots[2] : -1};
         MEMO_ASSERT(item.n_slots >= 0 && item.n_host >= 0);
         states->items[i] = item;
-        states->bytes[i].slot = on_device[2 * i];
+        states->bytes[i].spot = spot;
         states->ends[i] = (char)(states->gradients >> i % states->n_states & 1);
         if (is_spilled) states->n_slots[2] += item.n_host;
     }
@@ -11917,6 +12085,7 @@ MEMOI memo_status memob_states_make_items(memob_states* states, memo_error* erro
     /* What lies on the device: nothing so far. */
     states->there.lies = MEMOB_ARRAY(arrays, uint8_t, n_items);
     states->there.in_slot = MEMOB_ARRAY(arrays, int32_t, states->n_slots[0]);
+    states->there.spots = MEMOB_ARRAY(arrays, memob_spot, states->n_states);
     states->there.pending = MEMOB_ARRAY(arrays, char, states->n_layers);
     states->there.leaves = MEMOB_ARRAY(arrays, uint8_t, n_items);
     if (arrays->failed) return memob_no_memory(error, "the items of states");
@@ -11925,9 +12094,11 @@ MEMOI memo_status memob_states_make_items(memob_states* states, memo_error* erro
 
 /* --- uses of a list's visits --- */
 
-/* Appends how a visit uses the states of a layer. */
+/* Appends how a visit uses the states of a layer, behind its uses from `first` on.  Layers that are
+ * open at once use a SHARED state at one address, so it is one use, of the visit's own layer. */
 MEMOI void memoi_states_use(const memob_states* states, const memob_list* list, int32_t k,
-                            int32_t layer, int begins, memob_use* uses, int32_t* n_uses) {
+                            int32_t layer, int begins, int32_t first, memob_use* uses,
+                            int32_t* n_uses) {
     const memob_visit* visit = &list->visits[k];
     const int32_t pass = visit->pass;
     const int is_alone = k >= list->begin[MEMOB_EVALUATION] && k < list->end[MEMOB_EVALUATION];
@@ -11935,12 +12106,22 @@ MEMOI void memoi_states_use(const memob_states* states, const memob_list* list, 
         visit->on_host ? states->used_by[pass] : memoi_states_used(states, pass, layer, is_alone);
     used &= states->layers[layer].streamed & ~states->hosted;
     for (; used; used &= used - 1) {
-        const int32_t s = __builtin_ctz(used), item = layer * states->n_states + s;
+        const int32_t s = __builtin_ctz(used);
+        const memob_spot spot = memoi_states_bytes(states, layer, s)->spot;
+        const int32_t item = memob_states_home(states, layer, s) * states->n_states + s;
         const int is_gradient = (int)(states->gradients >> s & 1);
-        memob_use use = {k, item, MEMOB_USE_READ, visit->on_host, 0, MEMOB_HOST_DEFAULT};
-        use.at = states->bytes[item].slot;
+        const int is_new = begins && !(states->layers[layer].begun >> s & 1);
+        memob_use use = {
+            k, item, MEMOB_USE_READ, visit->on_host, spot.at, MEMOB_HOST_DEFAULT, spot.n_slots};
+        int32_t same = first;
+
+        while (same < *n_uses && uses[same].item != item) same++;
+        if (same < *n_uses) {
+            MEMO_ASSERT(uses[same].at == use.at); /* 1 */
+            continue;
+        }
         if (is_gradient && pass == MEMOB_BACKWARD)
-            use.how = begins ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE;
+            use.how = is_new ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE;
         else if (pass == MEMOB_UPDATE && states->made >> s & 1)
             use.how = MEMOB_USE_REWRITE;
         else if (pass == MEMOB_UPDATE && states->updated >> s & 1)
@@ -11967,11 +12148,11 @@ MEMOI void memoi_states_list_uses(const memob_states* states, const memob_list* 
     for (int32_t k = 0; k < list->n_visits; k++) {
         const memob_visit* visit = &list->visits[k];
         int32_t layers[3];
-        const int32_t n = memob_states_beside(visit, states->n_layers, layers);
+        const int32_t n = memob_states_beside(visit, states->n_layers, layers), first = *n_uses;
         if (visit->row >= 0 && visit->slice && visit->slice < list->desc.n_slices - 1) continue;
         for (int32_t i = 0; i < n; i++) /* LAST has begun in a visit of its own */
             memoi_states_use(states, list, k, layers[i], visit->begins && layers[i] <= visit->layer,
-                             uses, n_uses);
+                             first, uses, n_uses);
     }
 }
 
@@ -12002,6 +12183,7 @@ MEMOI memo_status memoi_states_make_step(memob_states* states, int32_t n_slices,
         desc.items = states->items;
         desc.bytes = states->bytes;
         desc.ends = states->ends;
+        desc.shared = states->shared_items;
         desc.moves = states->moves;
         desc.n_items = states->n_layers * states->n_states;
         desc.n_of_layer = states->n_states;

@@ -535,11 +535,12 @@ typedef struct memo_session memo_session;
  *     {"table", 4 * V * C, MEMO_STATE_WEIGHTS | MEMO_STATE_SHARED,
  *      MEMO_STATE_FIRST | MEMO_STATE_LAST}
  *
- * Each pass of these layers finds it at one address.  It stays on the device, but for what the
- * update alone uses, which belongs to the lowest of these layers, and may leave.  A gradient is
- * cleared before the first backward that uses it, of the highest layer.  The update of the lowest
- * layer gets the state; it runs when all of them have added their parts, at every moment.  In
- * `update` of a layer above memo_session_get_state gives NULL, without an error.
+ * Its address may be another in each of these layers, but one in layers that are open at once.  It
+ * is the last to leave the device, and its bytes travel where the next of these layers is far away.
+ * What the update alone uses belongs to the lowest of these layers.  A gradient is cleared before
+ * the first backward that uses it, of the highest layer.  The update of the lowest layer gets the
+ * state; it runs when all of them have added their parts, at every moment.  In `update` of a layer
+ * above memo_session_get_state gives NULL, without an error.
  * memo_session_read_state and memo_session_write_state take any of the layers.  The bits in masks
  * are equal in all of them.  Not with update_host, and not across sessions: stages of a pipeline
  * have two states.
@@ -7157,6 +7158,7 @@ typedef struct memoi_checked {
     int64_t* states_at;   /* (n_states): where a state lies, in either half by turns */
     uint64_t* guards;     /* (n_states): hashes of the guards */
     int32_t* lies_of;     /* (n_states): 1 + the engine's layer whose state lies there; 0: none */
+    int32_t* n_open;      /* (n_states): layers that are open, and use what lies there */
     int is_swept;         /* all else there is poison */
     int32_t n_updated;    /* layers that this update has changed */
     int32_t n_missed; /* 1 + the engine's layer that it has not, though its gradients are not 0 */
@@ -8607,21 +8609,22 @@ MEMOI int32_t memoi_session_leaves(uint32_t uses) {
     return uses & MEMO_STATE_FETCHED ? 2 : 3;
 }
 
-/* Sets the bits of the first n states of layers that leave the device, or (to_file) the host. */
+/* Sets the bits of the first n states of layers that leave the device, or (to_file) the host.
+ * SHARED ones leave last, each with all its layers, and none goes to the file. */
 MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, int to_file, uint32_t* bits) {
     const int64_t n_layers = s->states_desc.n_layers;
     memset(bits, 0, (size_t)n_layers * sizeof *bits);
-    for (int32_t k = 0; k < 4 * s->states_desc.n_states; k++) {
+    for (int32_t k = 0; k < 5 * s->states_desc.n_states; k++) {
         const int32_t i = k % s->states_desc.n_states;
         const uint32_t uses = s->desc.states[i].uses;
-        const int64_t count = memob_min(n, n_layers);
-        if (memoi_session_leaves(uses) != k / s->states_desc.n_states ||
-            (to_file && uses & MEMO_STATE_FETCHED) ||
-            (uses & MEMO_STATE_SHARED && memoi_session_leaves(uses)))
+        const int is_shared = uses & MEMO_STATE_SHARED && memoi_session_leaves(uses);
+        const int64_t count = is_shared && n > 0 ? n_layers : memob_min(n, n_layers);
+        if ((is_shared ? 4 : memoi_session_leaves(uses)) != k / s->states_desc.n_states ||
+            (to_file && (is_shared || uses & MEMO_STATE_FETCHED)))
             continue;
         for (int64_t layer = 0; layer < n_layers; layer++)
             if ((layer + 1) * count / n_layers > layer * count / n_layers) bits[layer] |= 1u << i;
-        n -= count;
+        n -= is_shared ? n > 0 : count;
     }
     if (n_layers <= 3) bits[0] = 0; /* FIRST, one layer and LAST are open at once */
 }
@@ -8864,11 +8867,17 @@ MEMOI uint64_t memob_checked_hash(memo_session* s, char* address, int64_t size_b
     }
     return is_zero ? MEMOI_HASH_ZERO : hash | 2;
 }
+/* 1: a layer is open that finds the state in memory of the checked session. */
+MEMOI int memoi_checked_has(const memo_session* s, int32_t layer, int32_t i) {
+    return s->checked.lies_of[i] == memob_states_home(s->states, layer, i) + 1;
+}
+
 /* Where a state lies: during a visit in memory of the checked session. */
 MEMOI void* memob_checked_state_address(const memo_session* s, int32_t layer, int32_t i) {
     const memoi_checked* c = &s->checked;
-    return c->slots && c->lies_of[i] == layer + 1 ? c->states_memory + c->states_at[i]
-                                                  : memob_states_get_address(s->states, layer, i);
+    return c->slots && memoi_checked_has(s, layer, i)
+               ? c->states_memory + c->states_at[i]
+               : memob_states_get_address(s->states, layer, i);
 }
 
 MEMOI uint64_t memoi_checked_hash_state(memo_session* s, int32_t layer, int32_t i, int on_host) {
@@ -8881,11 +8890,6 @@ MEMOI uint64_t memoi_checked_hash_state(memo_session* s, int32_t layer, int32_t 
 /* The number of a state among those of all layers; SHARED ones are of their lowest layer. */
 MEMOI int64_t memoi_session_item(const memo_session* s, int32_t layer, int32_t state) {
     return (int64_t)memob_states_home(s->states, layer, state) * s->desc.n_states + state;
-}
-
-/* The states that a visit finds between guards: but for SHARED ones, which several may use. */
-MEMOI uint32_t memoi_checked_moved(const memo_session* s, int32_t pass, int32_t layer) {
-    return memob_states_used(s->states, pass, layer) & ~s->states->shared;
 }
 
 /* What a checked session sees of a layer's states when a pass begins, or is about to end. */
@@ -9022,7 +9026,7 @@ MEMOI const char* memob_checked_place(memo_session* s, int32_t layer, int32_t i,
     if (!status) status = memo_stream_synchronize(s->device, c->stream, &s->call_error);
     (void)memoi_session_is_ok(s, status);
     c->guards[i] = memoi_checked_hash_guard(s, i);
-    c->lies_of[i] = layer + 1;
+    c->lies_of[i] = memob_states_home(s->states, layer, i) + 1;
     return NULL;
 }
 
@@ -9034,15 +9038,18 @@ MEMOI void memob_checked_leave(memo_session* s, int32_t i) {
                        s->desc.states[i].size_bytes + memoi_checked_guard_bytes(s, i));
 }
 
-/* A visit finds its states between guards.  What an update makes anew is poison before.  Returns
- * what is wrong; NULL: nothing, or the session has failed. */
+/* A visit finds its states between guards, SHARED ones where another layer has them, which is open.
+ * What an update makes anew is poison before.  Returns what is wrong; NULL: nothing, or the session
+ * has failed. */
 MEMOI const char* memoi_checked_take_states(memo_session* s, memoi_checked_glance* view) {
     const int is_update = view->pass == MEMOB_UPDATE && !s->is_filling;
-    uint32_t used = memoi_checked_moved(s, view->pass, view->layer);
+    uint32_t used = memob_states_used(s->states, view->pass, view->layer);
     const char* why = NULL;
     for (; used && !why && !s->error.status; used &= used - 1) {
         const int32_t i = view->blamed = __builtin_ctz(used);
         const int is_made = is_update && s->states->made >> i & 1;
+        if (memoi_checked_has(s, view->layer, i) && s->checked.n_open[i]++) continue;
+        s->checked.n_open[i] = 1;
         why = memob_checked_place(
             s, view->layer, i, is_made ? NULL : memob_states_get_address(s->states, view->layer, i),
             MEMO_COPY_ON_DEVICE);
@@ -9054,10 +9061,11 @@ MEMOI const char* memoi_checked_take_states(memo_session* s, memoi_checked_glanc
 MEMOI void memoi_checked_return_states(memo_session* s, const memoi_checked_glance* view) {
     const memoi_checked* c = &s->checked;
     const uint32_t written[] = {0, s->states->gradients, s->states->updated}; /* by pass */
-    uint32_t used = memoi_checked_moved(s, view->pass, view->layer);
+    uint32_t used = memob_states_used(s->states, view->pass, view->layer);
     for (; used && !s->error.status; used &= used - 1) {
         const int32_t i = __builtin_ctz(used);
         memo_status status = MEMO_STATUS_OK;
+        if (--c->n_open[i]) continue;
         if (written[view->pass] >> i & 1)
             status = memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE,
                                memob_states_get_address(s->states, view->layer, i),
@@ -9071,7 +9079,7 @@ MEMOI void memoi_checked_return_states(memo_session* s, const memoi_checked_glan
 MEMOI const char* memoi_checked_harm(memo_session* s, memoi_checked_glance* view) {
     const memoi_checked* c = &s->checked;
     const int is_update = view->pass == MEMOB_UPDATE && !s->is_filling;
-    uint32_t used = memoi_checked_moved(s, view->pass, view->layer);
+    uint32_t used = memob_states_used(s->states, view->pass, view->layer);
     for (; used && !s->error.status; used &= used - 1) {
         const int32_t i = view->blamed = __builtin_ctz(used);
         if (memoi_checked_hash_guard(s, i) != c->guards[i])
@@ -9232,6 +9240,7 @@ MEMOI int memoi_session_abandon_states(memo_session* s) {
     if (s->checked.states) {
         memset(s->checked.states, 0, (size_t)n_states * sizeof *s->checked.states);
         memset(s->checked.lies_of, 0, (size_t)s->desc.n_states * sizeof *s->checked.lies_of);
+        memset(s->checked.n_open, 0, (size_t)s->desc.n_states * sizeof *s->checked.n_open);
         s->checked.is_swept = 0;
     }
     return status != MEMO_STATUS_OK;
@@ -9732,6 +9741,7 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
     c->states_at = MEMOB_ARRAY(&c->arrays, int64_t, s->desc.n_states);
     c->guards = MEMOB_ARRAY(&c->arrays, uint64_t, s->desc.n_states);
     c->lies_of = MEMOB_ARRAY(&c->arrays, int32_t, s->desc.n_states);
+    c->n_open = MEMOB_ARRAY(&c->arrays, int32_t, s->desc.n_states);
     if (c->arrays.failed) return memob_no_memory(error, "the hashes of a checked session");
 
     for (int32_t t = 0; t < n; t++) {

@@ -17,18 +17,19 @@ MEMOI const memob_op* memoi_step_copy_at(const memob_op* op, const memob_op* end
     return op < end && op->kind != MEMOB_OP_VISIT ? op : NULL;
 }
 
-/* Moves an item home, or from there, behind and before all else. */
-MEMOI void memoi_step_move(memob_step* step, int32_t item, int is_load, int* n_moved) {
+/* Moves an item home from where it lies, or from there to a spot, behind and before all else. */
+MEMOI void memoi_step_move(memob_step* step, int32_t item, int is_load, memob_spot spot,
+                           int* n_moved) {
     static const int32_t kinds[2][2] = {{MEMOB_OP_STORE, MEMOB_OP_WRITE},
                                         {MEMOB_OP_READ, MEMOB_OP_LOAD}};
     memob_sink* sink = step->desc.sink;
     const int has_file = step->desc.items[item].file >= 0;
     if (sink->engine.status) return;
     if (!(*n_moved)++) memoi_sink_join(sink);
-    if (is_load) memoi_step_put(step, item, step->desc.bytes[item].slot, 0);
+    if (is_load) memoi_step_put(step, item, spot, 0);
     for (int k = 0; k < 2 && !sink->engine.status; k++) {
         const memob_item* of = &step->desc.items[item];
-        const memob_part part = {item, step->desc.bytes[item].slot, of->host, of->n_host, 0};
+        const memob_part part = {item, spot.at, of->host, spot.n_slots, of->n_host, 0};
         if (!has_file && k != is_load) continue;
         memoi_moves_item(sink, &step->desc.moves, kinds[is_load][k], &part);
         if (has_file && !sink->engine.status) memoi_sink_join(sink);
@@ -48,6 +49,11 @@ MEMOI void memoi_step_park(memob_step* step) {
     step->n_open = step->is_entered = 0;
 }
 
+/* 1: the item does not lie where a phase takes it. */
+MEMOI int memoi_step_is_elsewhere(const memob_step* step, int32_t phase, int32_t item) {
+    return memoi_step_lies_at(step, item).at != memoi_step_takes_at(step, phase, item).at;
+}
+
 /* Leaves the phase for another; MEMOB_N_PHASES: for none. */
 MEMOI void memoi_step_jump(memob_step* step, int32_t phase) {
     memob_sink* sink = step->desc.sink;
@@ -55,12 +61,14 @@ MEMOI void memoi_step_jump(memob_step* step, int32_t phase) {
     memoi_step_park(step);
     for (int32_t i = 0; i < step->desc.n_items; i++)
         if (step->there.lies[i] == MEMOB_IS_NEWER &&
-            memoi_step_takes(step, phase, i) != MEMOB_IS_NEWER)
-            memoi_step_move(step, i, 0, &n_moved);
+            (memoi_step_takes(step, phase, i) != MEMOB_IS_NEWER ||
+             memoi_step_is_elsewhere(step, phase, i)))
+            memoi_step_move(step, i, 0, memoi_step_lies_at(step, i), &n_moved);
     if (n_moved && !sink->engine.status) memoi_sink_join(sink); /* loads take their bytes */
     for (int32_t i = 0; i < step->desc.n_items; i++)
-        if (memoi_step_takes(step, phase, i) && !step->there.lies[i])
-            memoi_step_move(step, i, 1, &n_moved);
+        if (memoi_step_takes(step, phase, i) &&
+            (!step->there.lies[i] || memoi_step_is_elsewhere(step, phase, i)))
+            memoi_step_move(step, i, 1, memoi_step_takes_at(step, phase, i), &n_moved);
     if (n_moved && !sink->engine.status) memoi_sink_join(sink);
 }
 
@@ -244,7 +252,7 @@ MEMOI memo_status memoi_step_begin_with(memob_step* step, memo_error* error) {
         if (leaves == MEMOB_LEAVES_ALL || (leaves && of->is_idle[u])) continue;
         if (use->how == MEMOB_USE_REWRITE && !use->is_on_host && !step->there.lies[use->item] &&
             step->desc.items[use->item].n_slots)
-            memoi_step_move(step, use->item, 1, &n_moved);
+            memoi_step_move(step, use->item, 1, memoi_step_use_at(step, use), &n_moved);
     }
     if (n_moved && !sink->engine.status) memoi_sink_join(sink);
     if (!memoi_step_finish(step)) return memob_step_begin(step, error);
@@ -267,7 +275,8 @@ MEMOI memo_status memoi_step_bring_home(memob_step* step, int32_t item, int drop
     MEMO_ASSERT(!step->is_entered); /* 3 */
     memoi_sink_call(sink, error);
     memoi_step_park(step);
-    if (step->there.lies[item] == MEMOB_IS_NEWER) memoi_step_move(step, item, 0, &n_moved);
+    if (step->there.lies[item] == MEMOB_IS_NEWER)
+        memoi_step_move(step, item, 0, memoi_step_lies_at(step, item), &n_moved);
     if (n_moved && !sink->engine.status) memoi_sink_join(sink);
     if (drops && !sink->engine.status) step->there.lies[item] = MEMOB_IS_AWAY;
     return memoi_step_finish(step);
@@ -312,7 +321,7 @@ MEMOI void memoi_step_drop_load(memob_step* step) {
     if (op->kind != MEMOB_OP_LOAD) return;
     for (int32_t k = op->first_part; k < op->first_part + op->n_parts; k++) {
         if (memoi_moves_leave(step->there.leaves, op->kind, &law->parts[k])) continue;
-        memoi_step_put(step, law->parts[k].item, law->parts[k].at, 0);
+        memoi_step_put(step, law->parts[k].item, memoi_part_at(&law->parts[k]), 0);
         step->there.lies[law->parts[k].item] = MEMOB_IS_AWAY;
     }
 }

@@ -16,9 +16,9 @@
  *    or reads on the host.  A copy of another item's value is not stored if the store of that item
  *    is at the same place on the host.
  * 3. A store is enqueued behind the last visit that changes the stay.
- * 4. A load is enqueued behind the later of the visit that last used its bytes and the visit behind
- *    which the item's store is.  First loads of the first list come before its visits; of another
- *    list, at the end of the list before.
+ * 4. A load is enqueued behind the latest of three: the visit that last used its bytes, the visit
+ *    behind which the item's store is, and the last use of the stay before.  First loads of the
+ *    first list come before its visits; of another list, at the end of the list before.
  *    Transfers that would be behind one visit may be spread over the visits that follow, each at
  *    the latest in front of the visit that waits for it.
  * 5. Behind one visit come stores in the order in which a visit waits for them: it uses the item
@@ -57,6 +57,7 @@ typedef struct memob_use {
     int64_t at;         /* offset on the device */
     int64_t host;       /* CHANGE, WRITE: offset on the host where this version waits;
                            MEMOB_HOST_DEFAULT: the item's */
+    int32_t n_slots;    /* on the device at this offset; 0: the item's */
 } memob_use;
 
 typedef struct memob_item {
@@ -81,9 +82,9 @@ typedef enum memob_op_kind {
 /* A copy of an item between device and host, or between its window and the file. */
 typedef struct memob_part {
     int32_t item;
-    int64_t at, away; /* offsets in the nearer and the farther memory */
-    int32_t n_host;   /* slots there */
-    int32_t is_idle;  /* 1: updates alone use the item from here to its next load; see >>step */
+    int64_t at, away;        /* offsets in the nearer and the farther memory */
+    int32_t n_slots, n_host; /* on the device, on the host or in the file */
+    int32_t is_idle; /* 1: updates alone use the item from here to its next load; see >>step */
 } memob_part;
 
 typedef struct memob_op {
@@ -156,6 +157,7 @@ typedef struct memoi_stay {
     int32_t is_on_host, is_loaded, is_stored;
     int64_t at, host;
     int32_t displaced; /* the stay of the use before; -1: none */
+    int32_t n_slots;
 } memoi_stay;
 
 /* A transfer.  What has the same numbers, but for `item`, is one operation. */
@@ -167,6 +169,7 @@ typedef struct memoi_due {
         [2]; /* store: last use of the bytes, next of the item; load: last use before, value */
     int32_t item;
     int64_t at, host;
+    int32_t n_slots;
     int32_t is_behind; /* load: a store takes away what lies there */
 } memoi_due;
 
@@ -237,14 +240,21 @@ MEMOI int64_t memoi_use_at(const memob_item* item, const memob_use* use) {
     return use->is_on_host ? MEMOI_ON_HOST + item->host : use->at;
 }
 
+/* How many slots a use has where it finds its bytes. */
+MEMOI int32_t memoi_use_slots(const memob_item* item, const memob_use* use) {
+    if (use->is_on_host) return item->n_host;
+    return use->n_slots ? use->n_slots : item->n_slots;
+}
+
 /* A use begins a stay at an address behind the item's stay k (-1: none).  before: the latest use of
  * its bytes, by stay `displaced`.  Returns the new stay. */
 MEMOI int32_t memoi_law_begin_stay(memoi_maker* m, const memob_use* use, int32_t k, int64_t at,
                                    int32_t time, int32_t before, int32_t displaced) {
-    const int32_t copy_of = m->desc->items[use->item].copy_of;
-    const int32_t copied = copy_of < 0 ? -1 : m->latest[copy_of];
-    memoi_stay fresh = {use->item, use->how,        time, time, -1, before, -1,       k, -1, -1,
-                        copied,    use->is_on_host, 0,    0,    at, -1,     displaced};
+    const memob_item* item = &m->desc->items[use->item];
+    const int32_t copied = item->copy_of < 0 ? -1 : m->latest[item->copy_of];
+    memoi_stay fresh = {use->item, use->how, time, time, -1,        before,
+                        -1,        k,        -1,   -1,   copied,    use->is_on_host,
+                        0,         0,        at,   -1,   displaced, memoi_use_slots(item, use)};
     if (k >= 0) {
         memoi_stay* s = &m->stays[k];
         fresh.value = s->changed >= 0 ? s->changed : s->value;
@@ -263,7 +273,7 @@ MEMOI void memoi_law_use(memoi_maker* m, int32_t use_number, int32_t time, int32
     const memob_item* item = &m->desc->items[use->item];
     const int64_t at = memoi_use_at(item, use);
     const int64_t begin = memoi_cell_at(m->desc, at);
-    const int64_t end = begin + (use->is_on_host ? item->n_host : item->n_slots);
+    const int64_t end = begin + memoi_use_slots(item, use);
     int32_t k = m->latest[use->item], before = -1, displaced = -1;
     int goes_on;
 
@@ -317,7 +327,8 @@ MEMOI memo_status memoi_law_find_stays(memoi_maker* m, memo_error* error) {
                     (!u || use->visit >= d->uses[u - 1].visit));
         MEMO_ASSERT(!use->is_on_host || (item->lives_on && item->file < 0));
         MEMO_ASSERT(!item->lives_on || use->how != MEMOB_USE_MAKE);
-        MEMO_ASSERT(use->at >= 0 && use->at + item->n_slots <= d->n_slots[0]);
+        MEMO_ASSERT(use->at >= 0 &&
+                    (use->is_on_host || use->at + memoi_use_slots(item, use) <= d->n_slots[0]));
         MEMO_ASSERT(item->host >= 0 && item->host + item->n_host <= d->n_slots[1]);
         first_use[use->visit + 1] = u + 1;
     }
@@ -365,6 +376,7 @@ MEMOI void memoi_law_add_due(memoi_maker* m, int32_t order, const memoi_stay* st
                            stay->item,
                            stay->at,
                            memoi_stay_host(m, version),
+                           stay->n_slots,
                            order && stay->displaced >= 0 && m->stays[stay->displaced].is_stored};
     MEMO_ASSERT(time < m->law->n_lists * n_visits);
     MEMO_ASSERT(!order || memoi_use_reads(stay->how));                        /* 1 */
@@ -413,7 +425,7 @@ MEMOI void memoi_law_follow_stores(const memob_law_desc* d, memoi_due* due, int 
                                    int32_t* stored) {
     const memob_item* item = &d->items[due->item];
     const int64_t begin[] = {due->at, d->n_slots[0] + due->host};
-    const int64_t end[] = {begin[0] + item->n_slots, begin[1] + item->n_host};
+    const int64_t end[] = {begin[0] + due->n_slots, begin[1] + item->n_host};
     for (int k = 0; k < 2; k++)
         for (int64_t c = begin[k]; c < end[k]; c++) {
             if (due->order)
@@ -473,14 +485,16 @@ MEMOI memo_status memoi_law_find_transfers(memoi_maker* m, memo_error* error) {
     for (int32_t k = 0; k < m->n_stays; k++) {
         memoi_stay* s = &m->stays[k];
         const int32_t next = s->next < 0 ? INT32_MAX : m->stays[s->next].first;
+        const memoi_stay* previous = s->previous < 0 ? NULL : &m->stays[s->previous];
+        int32_t behind = (int32_t)memob_max(s->before, s->value); /* a load */
+        if (previous && m->desc->items[s->item].lives_on)
+            behind = (int32_t)memob_max(behind, previous->last);
         if (s->is_stored && memoi_stay_is_served(m, s)) s->is_stored = 0;
         if (s->is_stored)
             memoi_law_add_due(m, 0, s, s->changed,
                               (int32_t)memob_min(next, s->after < 0 ? INT32_MAX : s->after),
                               s->last, next);
-        if (s->is_loaded)
-            memoi_law_add_due(m, 1, s, (int32_t)memob_max(s->before, s->value), s->first, s->before,
-                              s->value);
+        if (s->is_loaded) memoi_law_add_due(m, 1, s, behind, s->first, s->before, s->value);
     }
     if (memoi_law_sort_dues(m, error)) return MEMO_STATUS_OUT_OF_HOST_MEMORY;
     return memoi_law_spread(m, error);

@@ -26,8 +26,8 @@ MEMOI memob_op* memoi_law_add_op(memoi_maker* m, int32_t kind) {
 }
 
 MEMOI void memoi_law_add_part(memoi_maker* m, memob_op* op, int32_t item, int64_t at, int64_t away,
-                              int32_t n_host) {
-    const memob_part part = {item, at, away, n_host, 0};
+                              int32_t n_slots) {
+    const memob_part part = {item, at, away, n_slots, m->desc->items[item].n_host, 0};
     MEMO_ASSERT(m->law->n_parts < m->parts_most); /* 1 */
     m->law->parts[m->law->n_parts++] = part;
     op->n_parts++;
@@ -56,7 +56,7 @@ MEMOI void memoi_law_end_op(memoi_maker* m, memob_op* op) {
         for (int32_t k = 0; k < op->n_parts; k++) {
             const memob_part* part = &m->law->parts[op->first_part + k];
             memoi_law_touch(m, op, writes, tier + (is_away ? part->away : part->at),
-                            tier ? part->n_host : m->desc->items[part->item].n_slots);
+                            tier ? part->n_host : part->n_slots);
         }
     }
 }
@@ -75,9 +75,9 @@ MEMOI void memoi_law_add_visit(memoi_maker* m) {
         const int may_write = use->how != MEMOB_USE_READ && use->how != MEMOB_USE_MAKE;
         if (!item->n_slots) continue;
         if (begins[u] && use->how == MEMOB_USE_MAKE)
-            memoi_law_add_part(m, op, use->item, use->at, use->at, item->n_host);
+            memoi_law_add_part(m, op, use->item, use->at, use->at, memoi_use_slots(item, use));
         memoi_law_touch(m, op, may_write || begins[u], memoi_use_at(item, use),
-                        use->is_on_host ? item->n_host : item->n_slots);
+                        memoi_use_slots(item, use));
     }
 }
 
@@ -111,7 +111,7 @@ MEMOI void memoi_law_copy(memoi_maker* m, int32_t kind, const memoi_due* due, in
             continue; /* reads: memoi_law_read_behind */
         if (!op) op = memoi_law_add_transfer(m, kind, due);
         memoi_law_add_part(m, op, due[k].item, is_file ? due[k].host : due[k].at,
-                           is_file ? item->file : due[k].host, item->n_host);
+                           is_file ? item->file : due[k].host, due[k].n_slots);
     }
     if (op) memoi_law_end_op(m, op);
 }
@@ -152,7 +152,7 @@ MEMOI void memoi_law_read_behind(memoi_maker* m, const memoi_due* due, int32_t n
         for (int32_t r = m->first_read[due + k - m->due]; r >= 0; r = m->next_read[r]) {
             const memob_item* item = &m->desc->items[m->due[r].item];
             if (!op) op = memoi_law_add_transfer(m, MEMOB_OP_READ, due);
-            memoi_law_add_part(m, op, m->due[r].item, item->host, item->file, item->n_host);
+            memoi_law_add_part(m, op, m->due[r].item, item->host, item->file, m->due[r].n_slots);
         }
     if (op) memoi_law_end_op(m, op);
 }
@@ -193,11 +193,6 @@ MEMOI void memoi_law_walk(memoi_maker* m) {
     m->law->begin[m->law->n_lists] = m->law->n_ops;
 }
 
-/* The slots that one side of a transfer takes at most. */
-MEMOI int64_t memoi_item_slots(const memob_law_desc* desc, int32_t item) {
-    return memob_max(desc->items[item].n_slots, desc->items[item].n_host);
-}
-
 MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     const memob_law_desc* d = m->desc;
     memob_law* law = m->law;
@@ -212,9 +207,11 @@ MEMOI memo_status memoi_law_find_ops(memoi_maker* m, memo_error* error) {
     law->ops = MEMOB_ARRAY_OF_ANY(&law->arrays, memob_op, m->ops_most);
     law->parts = MEMOB_ARRAY_OF_ANY(&law->arrays, memob_part, m->parts_most);
     for (int32_t u = 0; u < d->n_uses; u++)
-        m->touches_most += law->n_lists * memoi_item_slots(d, d->uses[u].item);
+        m->touches_most +=
+            (int64_t)law->n_lists * memoi_use_slots(&d->items[d->uses[u].item], &d->uses[u]);
     for (int32_t k = 0; k < m->n_due; k++)
-        m->touches_most += 2 * n_each * memoi_item_slots(d, m->due[k].item);
+        m->touches_most +=
+            2 * n_each * memob_max(m->due[k].n_slots, d->items[m->due[k].item].n_host);
     law->n_cells = d->n_slots[0] + d->n_slots[1] + d->n_slots[2];
     law->touches = MEMOB_ARRAY_OF_ANY(&law->arrays, int32_t, m->touches_most);
     law->begin = MEMOB_ARRAY(&law->arrays, int32_t, law->n_lists + 1);

@@ -8,7 +8,7 @@
  * backward, beside the backward of the layer before it.  Item l * n_states + s is state s of layer
  * l.
  *
- * 1. No two layers that one visit uses have the same place. */
+ * 1. No two layers that one visit uses have the same place; what they share has one address. */
 
 /* The states of a layer that a pass uses on the device, wherever they lie.  is_alone: of a forward
  * of no backward. */
@@ -36,16 +36,18 @@ MEMOI int memoi_states_is_updated(const memob_states* states, int32_t layer) {
 }
 
 /* The bytes of items on the device (tier 0) or the host (1) as slots, each of which is of the same
- * items.  Sets begin and end of each item.  borders: (n_items, 2), scratch.  Returns how many slots
+ * items.  Sets begin and end of each item, and on the device those of SHARED states in each layer;
+ * begins: NULL, or where each slot begins.  borders: (n_items, 2), scratch.  Returns how many slots
  * there are. */
 MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier,
-                                      memob_keyed* borders, int32_t* slots) {
+                                      memob_keyed* borders, int32_t* slots, int64_t* begins) {
     const int32_t n_items = states->n_layers * states->n_states;
     int64_t n = 0;
     int32_t slot = 0;
     for (int32_t i = 0; i < n_items; i++) {
         const memob_state_bytes* of = &states->bytes[i];
-        const uint32_t moves = states->layers[i / states->n_states].streamed & ~states->hosted;
+        const memob_states_layer* layer = &states->layers[i / states->n_states];
+        const uint32_t moves = layer->streamed & ~(states->hosted | (tier ? layer->lent : 0));
         if (!(moves >> i % states->n_states & 1)) continue; /* it has no slots */
         borders[n++] = memob_keyed_of(of->at[tier], 2 * (int64_t)i);
         borders[n++] = memob_keyed_of(of->at[tier] + of->n_bytes, 2 * (int64_t)i + 1);
@@ -57,6 +59,7 @@ MEMOI int32_t memoi_states_find_slots(const memob_states* states, int32_t tier,
         MEMO_ASSERT(!k || borders[k - 1].key <= borders[k].key);
         slot += k && borders[k - 1].key < borders[k].key;
         slots[borders[k].index] = slot;
+        if (begins) begins[slot] = borders[k].key;
     }
     return n ? slot + 1 : 0;
 }
@@ -78,7 +81,7 @@ MEMOI memo_status memoi_states_find_moves(memob_states* states, memo_error* erro
                                {sizes->device_bytes, sizes->host_bytes, sizes->spill_bytes},
                                pieces,
                                first_piece,
-                               NULL,
+                               states->slot_at,
                                NULL,
                                file_at,
                                0,
@@ -89,7 +92,7 @@ MEMOI memo_status memoi_states_find_moves(memob_states* states, memo_error* erro
     states->moves = moves;
     for (int32_t i = 0; i < n_items; i++) {
         const memob_state_bytes* of = &states->bytes[i];
-        const memob_move piece = {of->at[0], of->at[1], of->n_bytes, 0, 0};
+        const memob_move piece = {0, of->at[1], of->n_bytes, 0, 0};
         pieces[i] = piece;
         first_piece[i + 1] = i + 1;
         n_bytes[i] = of->n_bytes;
@@ -108,13 +111,16 @@ MEMOI memo_status memob_states_make_items(memob_states* states, memo_error* erro
     int32_t* on_host = MEMOB_ARRAY(arrays, int32_t, 2 * (int64_t)n_items);
     states->items = MEMOB_ARRAY(arrays, memob_item, n_items);
     states->ends = MEMOB_ARRAY(arrays, char, n_items);
+    states->slot_at = MEMOB_ARRAY(arrays, int64_t, 2 * (int64_t)n_items + 1);
     if (arrays->failed) return memob_no_memory(error, "the items of states");
-    states->n_slots[0] = memoi_states_find_slots(states, 0, borders, on_device);
-    states->n_slots[1] = memoi_states_find_slots(states, 1, borders, on_host);
+    states->n_slots[0] = memoi_states_find_slots(states, 0, borders, on_device, states->slot_at);
+    states->n_slots[1] = memoi_states_find_slots(states, 1, borders, on_host, NULL);
     for (int32_t i = 0; i < n_items; i++) {
-        const uint32_t spilled = states->layers[i / states->n_states].spilled;
-        const int is_spilled = (int)(spilled >> i % states->n_states & 1);
-        const memob_item item = {on_device[2 * i + 1] - on_device[2 * i],
+        const memob_states_layer* layer = &states->layers[i / states->n_states];
+        const uint32_t bit = 1u << i % states->n_states;
+        const int is_spilled = (layer->spilled & bit) != 0;
+        const memob_spot spot = {on_device[2 * i], on_device[2 * i + 1] - on_device[2 * i]};
+        const memob_item item = {layer->lent & bit ? 0 : spot.n_slots,
                                  on_host[2 * i + 1] - on_host[2 * i],
                                  1,
                                  -1,
@@ -122,7 +128,7 @@ MEMOI memo_status memob_states_make_items(memob_states* states, memo_error* erro
                                  is_spilled ? states->n_slots[2] : -1};
         MEMO_ASSERT(item.n_slots >= 0 && item.n_host >= 0);
         states->items[i] = item;
-        states->bytes[i].slot = on_device[2 * i];
+        states->bytes[i].spot = spot;
         states->ends[i] = (char)(states->gradients >> i % states->n_states & 1);
         if (is_spilled) states->n_slots[2] += item.n_host;
     }
@@ -130,6 +136,7 @@ MEMOI memo_status memob_states_make_items(memob_states* states, memo_error* erro
     /* What lies on the device: nothing so far. */
     states->there.lies = MEMOB_ARRAY(arrays, uint8_t, n_items);
     states->there.in_slot = MEMOB_ARRAY(arrays, int32_t, states->n_slots[0]);
+    states->there.spots = MEMOB_ARRAY(arrays, memob_spot, states->n_states);
     states->there.pending = MEMOB_ARRAY(arrays, char, states->n_layers);
     states->there.leaves = MEMOB_ARRAY(arrays, uint8_t, n_items);
     if (arrays->failed) return memob_no_memory(error, "the items of states");
@@ -138,9 +145,11 @@ MEMOI memo_status memob_states_make_items(memob_states* states, memo_error* erro
 
 /* --- uses of a list's visits --- */
 
-/* Appends how a visit uses the states of a layer. */
+/* Appends how a visit uses the states of a layer, behind its uses from `first` on.  Layers that are
+ * open at once use a SHARED state at one address, so it is one use, of the visit's own layer. */
 MEMOI void memoi_states_use(const memob_states* states, const memob_list* list, int32_t k,
-                            int32_t layer, int begins, memob_use* uses, int32_t* n_uses) {
+                            int32_t layer, int begins, int32_t first, memob_use* uses,
+                            int32_t* n_uses) {
     const memob_visit* visit = &list->visits[k];
     const int32_t pass = visit->pass;
     const int is_alone = k >= list->begin[MEMOB_EVALUATION] && k < list->end[MEMOB_EVALUATION];
@@ -148,12 +157,22 @@ MEMOI void memoi_states_use(const memob_states* states, const memob_list* list, 
         visit->on_host ? states->used_by[pass] : memoi_states_used(states, pass, layer, is_alone);
     used &= states->layers[layer].streamed & ~states->hosted;
     for (; used; used &= used - 1) {
-        const int32_t s = __builtin_ctz(used), item = layer * states->n_states + s;
+        const int32_t s = __builtin_ctz(used);
+        const memob_spot spot = memoi_states_bytes(states, layer, s)->spot;
+        const int32_t item = memob_states_home(states, layer, s) * states->n_states + s;
         const int is_gradient = (int)(states->gradients >> s & 1);
-        memob_use use = {k, item, MEMOB_USE_READ, visit->on_host, 0, MEMOB_HOST_DEFAULT};
-        use.at = states->bytes[item].slot;
+        const int is_new = begins && !(states->layers[layer].begun >> s & 1);
+        memob_use use = {
+            k, item, MEMOB_USE_READ, visit->on_host, spot.at, MEMOB_HOST_DEFAULT, spot.n_slots};
+        int32_t same = first;
+
+        while (same < *n_uses && uses[same].item != item) same++;
+        if (same < *n_uses) {
+            MEMO_ASSERT(uses[same].at == use.at); /* 1 */
+            continue;
+        }
         if (is_gradient && pass == MEMOB_BACKWARD)
-            use.how = begins ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE;
+            use.how = is_new ? MEMOB_USE_WRITE : MEMOB_USE_CHANGE;
         else if (pass == MEMOB_UPDATE && states->made >> s & 1)
             use.how = MEMOB_USE_REWRITE;
         else if (pass == MEMOB_UPDATE && states->updated >> s & 1)
@@ -180,11 +199,11 @@ MEMOI void memoi_states_list_uses(const memob_states* states, const memob_list* 
     for (int32_t k = 0; k < list->n_visits; k++) {
         const memob_visit* visit = &list->visits[k];
         int32_t layers[3];
-        const int32_t n = memob_states_beside(visit, states->n_layers, layers);
+        const int32_t n = memob_states_beside(visit, states->n_layers, layers), first = *n_uses;
         if (visit->row >= 0 && visit->slice && visit->slice < list->desc.n_slices - 1) continue;
         for (int32_t i = 0; i < n; i++) /* LAST has begun in a visit of its own */
             memoi_states_use(states, list, k, layers[i], visit->begins && layers[i] <= visit->layer,
-                             uses, n_uses);
+                             first, uses, n_uses);
     }
 }
 
@@ -215,6 +234,7 @@ MEMOI memo_status memoi_states_make_step(memob_states* states, int32_t n_slices,
         desc.items = states->items;
         desc.bytes = states->bytes;
         desc.ends = states->ends;
+        desc.shared = states->shared_items;
         desc.moves = states->moves;
         desc.n_items = states->n_layers * states->n_states;
         desc.n_of_layer = states->n_states;

@@ -17,8 +17,10 @@
  * the device.  So do FETCHED ones, which lie nowhere in memo's memory: a function of the caller
  * takes the place of the file.
  *
- * Shared states are of their lowest layer, and stay on the device: several layers that are open use
- * them at once.  What only the update uses is that layer's alone, as if it were not shared.
+ * Shared states are of their lowest layer.  What only the update uses is that layer's alone, as if
+ * it were not shared.  Others that are streamed have a stay in each layer's place, first of all,
+ * and so an address by layer.  Neighbors that share a state have it in one place, as they are open
+ * at once.
  *
  * Update on the host.  States that only the update uses never leave the host, and have no place on
  * the device.
@@ -80,10 +82,10 @@ typedef struct memob_states_sizes {
 typedef struct memob_states_layer {
     uint32_t has, streamed, spilled; /* bit s: state s.  spilled: also FETCHED ones that stream */
     /* SHARED ones: of a lower layer, which updates them; that a higher layer's backward begins. */
-    uint32_t lent, begun;
-    int32_t place;         /* 0 or 1; -1: nothing is streamed */
-    int32_t has_gradients; /* a backward of this step has ended */
-    int32_t open_pass;     /* 1 + memob_pass; 0: the layer is closed */
+    uint32_t lent, begun, on_top; /* the last: those that are streamed, and lie in place 1 */
+    int32_t place;                /* 0 or 1; -1: nothing is streamed */
+    int32_t has_gradients;        /* a backward of this step has ended */
+    int32_t open_pass;            /* 1 + memob_pass; 0: the layer is closed */
 } memob_states_layer;
 
 /* The update of a layer on the host. */
@@ -103,10 +105,12 @@ typedef struct memob_states {
     uint32_t made;                    /* the update writes all their bytes */
     uint32_t fetched;                 /* the caller's function gives them */
     uint32_t alone;                   /* a forward of no backward reads them, too */
-    uint32_t shared;                  /* one copy for all layers, which stays on the device */
+    uint32_t shared;                  /* one copy for all layers */
     uint32_t used_by[MEMOB_N_PASSES]; /* (memob_pass): which states each pass uses, and gradients */
     uint32_t hosted;                  /* those that never leave the host */
     int32_t home[MEMO_STATES_MAX];    /* of SHARED ones: their lowest layer */
+    int32_t shared_items[MEMO_STATES_MAX]; /* of SHARED ones that are streamed; -1: none */
+    int64_t shared_at[MEMO_STATES_MAX];    /* where they lie in a place */
     memob_states_trainer trainer;
     memob_states_update* updates; /* (n_layers); NULL: not on the host */
     memob_states_layer* layers;   /* (n_layers) */
@@ -117,6 +121,7 @@ typedef struct memob_states {
     memob_item* items;
     char* ends; /* 1: a gradient, whose value ends with the update */
     int32_t n_slots[MEMO_N_TIERS];
+    int64_t* slot_at; /* of each slot of the device: its begin */
     memob_moves moves;
     memob_there there;
     memob_step* steps; /* of each number of slices and rounds: where a step is */
@@ -211,6 +216,79 @@ MEMOI int memoi_states_have_windows(const memob_states* states) {
     return states->sizes.bytes[MEMO_TIER_HOST][MEMO_OWNER_PLACES] > 0;
 }
 
+/* The SHARED states of a layer that are streamed. */
+MEMOI uint32_t memoi_states_travel(const memob_states* states, int32_t layer) {
+    return states->layers[layer].streamed & states->shared;
+}
+
+/* Which of them lie in place 1. */
+MEMOI uint32_t memoi_states_on_top(const memob_states* states, int32_t layer) {
+    const uint32_t travel = memoi_states_travel(states, layer);
+    const uint32_t stay = layer ? travel & memoi_states_travel(states, layer - 1) : 0;
+    const uint32_t below = layer ? states->layers[layer - 1].on_top & stay : 0;
+    return below | (states->layers[layer].place == 1 ? travel & ~stay : 0);
+}
+
+/* The bytes of a layer's place before its own states: for those that it shares, or the layer below
+ * does. */
+MEMOI int64_t memoi_states_shared_bytes(const memob_states* states, int32_t layer) {
+    const memob_states_layer* of = &states->layers[layer];
+    const uint32_t travel = memoi_states_travel(states, layer);
+    const uint32_t below = layer ? memoi_states_travel(states, layer - 1) & ~travel : 0;
+    const uint32_t on_top = of->on_top | (below ? below & of[-1].on_top : 0);
+    uint32_t here = (travel | below) & (of->place == 1 ? on_top : ~on_top);
+    int64_t end = 0;
+    for (; here && of->place >= 0; here &= here - 1) {
+        const int32_t s = __builtin_ctz(here);
+        const int64_t size_bytes = states->states[s].size_bytes;
+        end = memob_max(end,
+                        states->shared_at[s] + memob_align_up(size_bytes, MEMOB_DEVICE_ALIGNMENT));
+    }
+    return end;
+}
+
+/* Which SHARED states are streamed: those that are in all layers that have them.  Where they lie in
+ * a place. */
+MEMOI void memoi_states_find_shared(memob_states* states) {
+    int64_t at = 0;
+    uint32_t stay = states->n_layers > 3 ? 0 : ~0u; /* FIRST, one layer and LAST are open at once */
+    for (int32_t l = 0; l < states->n_layers; l++)
+        stay |= states->layers[l].has & ~states->layers[l].streamed;
+    for (int32_t l = 0; l < states->n_layers; l++)
+        states->layers[l].streamed &= ~(states->shared & stay);
+    for (int32_t s = 0; s < states->n_states; s++) {
+        const int32_t home = states->shared >> s & 1 ? states->home[s] : -1;
+        states->shared_items[s] = -1;
+        if (home < 0 || !(states->layers[home].streamed >> s & 1)) continue;
+        states->shared_items[s] = home * states->n_states + s;
+        states->shared_at[s] = at;
+        at += memob_align_up(states->states[s].size_bytes, MEMOB_DEVICE_ALIGNMENT);
+    }
+}
+
+/* Offsets in places become offsets in memory.  begin, area: of the areas on the device and on the
+ * host, and their bytes. */
+MEMOI void memoi_states_settle(memob_states* states, const int64_t* begin, const int64_t* area) {
+    for (int32_t l = 0; l < states->n_layers; l++) {
+        const memob_states_layer* layer = &states->layers[l];
+        const uint32_t travels = memoi_states_travel(states, l);
+        for (int32_t s = 0; s < states->n_states; s++) {
+            const int64_t size_bytes = states->states[s].size_bytes;
+            int64_t* at = memoi_states_bytes(states, l, s)->at;
+            for (int32_t k = 0; k < 2; k++) {
+                const int64_t alignment = k ? MEMOB_SPILL_ALIGNMENT : MEMOB_DEVICE_ALIGNMENT;
+                const int64_t bytes = memob_align_up(size_bytes, alignment);
+                if (!((k ? layer->spilled : layer->streamed) >> s & 1)) continue;
+                if (!k && travels >> s & 1 ? layer->on_top >> s & 1 : layer->place == 1)
+                    at[k] = area[k] - at[k] - bytes;
+                MEMO_ASSERT(states->hosted >> s & 1 || /* 2 */
+                            memob_is_within(at[k], 0, area[k] - bytes));
+                at[k] += begin[k];
+            }
+        }
+    }
+}
+
 /* Gives each state its offsets, and each layer its place, in an area behind the resident states:
  * place 0 begins at the bottom, place 1 at the top, so that a large layer reaches into the bytes of
  * layers that are not its neighbors. */
@@ -221,8 +299,11 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
     int32_t n_streamed = 0;
     for (int32_t l = 0; l < states->n_layers; l++) {
         memob_states_layer* layer = &states->layers[l];
+        const uint32_t travels = memoi_states_travel(states, l);
         int64_t in_place[2] = {0, 0};
         layer->place = layer->streamed & ~states->hosted ? n_streamed++ & 1 : -1;
+        layer->on_top = memoi_states_on_top(states, l);
+        in_place[0] = memoi_states_shared_bytes(states, l);
         for (int32_t s = 0; s < states->n_states; s++) {
             const memo_state* state = &states->states[s];
             const int64_t bytes[2] = {memob_align_up(state->size_bytes, MEMOB_DEVICE_ALIGNMENT),
@@ -233,13 +314,15 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
                 layer->spilled & states->fetched & 1u << s ? 0 : bytes[is_spilled];
             memob_state_bytes* of = memoi_states_bytes(states, l, s);
             of->at[MEMO_TIER_FILE] = is_spilled && stays_bytes ? stays[2] : -1;
+            if (travels >> s & 1) of->at[0] = states->shared_at[s];
             if (!(layer->has & ~layer->lent & 1u << s)) continue;
             of->n_bytes = state->size_bytes;
             sizes->bytes[tier][memoi_states_owner(state)] += stays_bytes;
-            for (int32_t k = 0; k < 2; k++) of->at[k] = k < tier ? in_place[k] : stays[k];
+            for (int32_t k = travels >> s & 1; k < 2; k++)
+                of->at[k] = k < tier ? in_place[k] : stays[k];
             stays[tier] += stays_bytes;
             sizes->fetched_bytes += stays_bytes * (int64_t)(states->fetched >> s & 1) * !tier;
-            if (tier && !(states->hosted >> s & 1)) in_place[0] += bytes[0];
+            if (tier && !((states->hosted | travels) >> s & 1)) in_place[0] += bytes[0];
             if (is_spilled) in_place[1] += bytes[1];
         }
         for (int32_t k = 0; k < 2 && layer->place >= 0; k++) {
@@ -253,32 +336,21 @@ MEMOI void memoi_states_lay_out(memob_states* states) {
         if (k && area[1]) stays[1] = memob_align_up(stays[1], MEMOB_SPILL_ALIGNMENT);
         sizes->bytes[k][MEMO_OWNER_PLACES] = stays[k] - begin + area[k];
     }
-    for (int32_t l = 0; l < states->n_layers; l++)
-        for (int32_t s = 0; s < states->n_states; s++) {
-            const memob_states_layer* layer = &states->layers[l];
-            const int64_t size_bytes = states->states[s].size_bytes;
-            int64_t* at = memoi_states_bytes(states, l, s)->at;
-            for (int32_t k = 0; k < 2; k++) {
-                const int64_t alignment = k ? MEMOB_SPILL_ALIGNMENT : MEMOB_DEVICE_ALIGNMENT;
-                const int64_t bytes = memob_align_up(size_bytes, alignment);
-                if (!((k ? layer->spilled : layer->streamed) >> s & 1)) continue;
-                at[k] = stays[k] + (layer->place == 1 ? area[k] - at[k] - bytes : at[k]);
-                MEMO_ASSERT(states->hosted >> s & 1 || /* 2 */
-                            memob_is_within(at[k] - stays[k], 0, area[k] - bytes));
-            }
-        }
+    memoi_states_settle(states, stays, area);
     sizes->resident_bytes = stays[0];
     sizes->device_bytes = stays[0] + area[0];
     sizes->host_bytes = stays[1] + area[1];
     sizes->spill_bytes = stays[2];
 }
 
-/* SHARED states lie where their lowest layer has them. */
+/* SHARED states lie where their lowest layer has them, but for those on the device that travel. */
 MEMOI void memoi_states_lend(memob_states* states) {
     for (int32_t k = 0; k < states->n_layers * states->n_states; k++) {
         const int32_t l = k / states->n_states, s = k % states->n_states;
-        if (states->layers[l].has & states->layers[l].lent & 1u << s)
-            states->bytes[k] = *memoi_states_bytes(states, states->home[s], s);
+        const int64_t device_at = states->bytes[k].at[0];
+        if (!(states->layers[l].has & states->layers[l].lent & 1u << s)) continue;
+        states->bytes[k] = *memoi_states_bytes(states, states->home[s], s);
+        if (states->shared_items[s] >= 0) states->bytes[k].at[0] = device_at;
     }
 }
 
@@ -353,11 +425,16 @@ MEMOI void memoi_states_take_table(memob_states* states, const memob_states_desc
                 states->layers[l].has |= 1u << s;
         if (state->uses & MEMO_STATE_SHARED) memoi_states_share(states, s);
     }
+
     for (int32_t l = 0; l < desc->n_layers && desc->streamed; l++) {
         memob_states_layer* layer = &states->layers[l];
-        layer->streamed = desc->streamed[l] & layer->has & ~states->shared;
-        layer->spilled =
-            layer->streamed & (states->fetched | (desc->spilled ? desc->spilled[l] : 0));
+        layer->streamed = desc->streamed[l] & layer->has;
+    }
+    memoi_states_find_shared(states);
+    for (int32_t l = 0; l < desc->n_layers; l++) {
+        memob_states_layer* layer = &states->layers[l];
+        layer->spilled = layer->streamed & ~layer->lent &
+                         (states->fetched | (desc->spilled ? desc->spilled[l] : 0));
     }
 }
 
@@ -439,7 +516,7 @@ MEMOI void* memob_states_get_address(const memob_states* states, int32_t layer, 
 }
 MEMOI void* memob_states_get_host_address(const memob_states* states, int32_t layer,
                                           int32_t state) {
-    const memob_states_layer* l = &states->layers[layer];
+    const memob_states_layer* l = &states->layers[memob_states_home(states, layer, state)];
     const int64_t offset = memoi_states_bytes(states, layer, state)->at[1];
     return l->streamed & ~l->spilled & 1u << state ? states->sink.engine.memory.host + offset
                                                    : NULL;

@@ -38,20 +38,26 @@ enum {
     MEMOB_IS_IDLE = 4
 };
 
+/* Slots of the device, each of which is bytes of the same states. */
+typedef struct memob_spot {
+    int32_t at, n_slots;
+} memob_spot;
+
 /* A state of a layer. */
 typedef struct memob_state_bytes {
     /* Offsets on the device; streamed: on the host; spilled: in the file, through a place on the
      * host; -1: not in the file. */
     int64_t at[MEMO_N_TIERS], n_bytes;
-    int32_t slot; /* the first of the device's, each of which is bytes of the same states */
+    memob_spot spot;
 } memob_state_bytes;
 
 /* What lies on the device, for all steps with the same items. */
 typedef struct memob_there {
-    uint8_t* lies;    /* (n_items) */
-    int32_t* in_slot; /* (slots of the device): 1 + the item there */
-    char* pending;    /* (layers): the layer's update waits */
-    uint8_t* leaves;  /* (n_items): MEMOB_LEAVES_, of this step; NULL: nothing */
+    uint8_t* lies;     /* (n_items) */
+    int32_t* in_slot;  /* (slots of the device): 1 + the item there */
+    memob_spot* spots; /* (n_of_layer): where a shared item lies, if it does */
+    char* pending;     /* (layers): the layer's update waits */
+    uint8_t* leaves;   /* (n_items): MEMOB_LEAVES_, of this step; NULL: nothing */
 } memob_there;
 
 /* How long visits wait for copies, if that is measured. */
@@ -77,6 +83,8 @@ typedef struct memob_step_desc {
     const char* ends;               /* (n_items): the value ends with an update that reads it */
     memob_moves moves;
     int32_t n_items, n_of_layer; /* items; of a layer, one behind the other */
+    /* (n_of_layer): the item that several layers share, each at a spot of its own; -1: none. */
+    const int32_t* shared;
     int32_t n_slots[MEMO_N_TIERS];
     const memob_use* uses; /* of all visits of the list */
     int32_t n_uses;
@@ -100,6 +108,7 @@ typedef struct memob_step {
     int32_t n_laws, law_of[MEMOB_N_PHASES];
     int32_t begin[MEMOB_N_PHASES], end[MEMOB_N_PHASES]; /* operations of each phase */
     uint8_t* takes;                                     /* (phases and none, n_items): MEMOB_IS_ */
+    memob_spot* takes_at;                               /* (phases and none, n_of_layer): shared */
     int32_t phase; /* -1: none, and `lies` says what is there */
     int32_t op; /* the visit that comes next, or is open; begin of the phase: it is not entered */
     int32_t played; /* `lies` has the operations of the phase before this one; -1: of others */
@@ -123,9 +132,46 @@ MEMOI void memoi_step_clear(memob_step* step) {
     memset(step->there.in_slot, 0, (size_t)step->desc.n_slots[0] * sizeof *step->there.in_slot);
 }
 
+/* Which of the spots of shared items is the item's; NULL: it is not shared. */
+MEMOI memob_spot* memoi_step_shared(const memob_step* step, memob_spot* spots, int32_t item) {
+    const int32_t k = step->desc.shared ? item % step->desc.n_of_layer : 0;
+    return step->desc.shared && step->desc.shared[k] == item ? &spots[k] : NULL;
+}
+
+/* Where the item lies, if it does. */
+MEMOI memob_spot memoi_step_lies_at(const memob_step* step, int32_t item) {
+    const memob_spot* shared = memoi_step_shared(step, step->there.spots, item);
+    return shared ? *shared : step->desc.bytes[item].spot;
+}
+
+/* Where a phase that takes the item takes it. */
+MEMOI memob_spot memoi_step_takes_at(const memob_step* step, int32_t phase, int32_t item) {
+    const memob_spot* shared =
+        memoi_step_shared(step, step->takes_at + (int64_t)phase * step->desc.n_of_layer, item);
+    return shared ? *shared : step->desc.bytes[item].spot;
+}
+
+/* Where a use finds its item on the device. */
+MEMOI memob_spot memoi_step_use_at(const memob_step* step, const memob_use* use) {
+    const memob_spot spot = {(int32_t)use->at, memoi_use_slots(&step->desc.items[use->item], use)};
+    return spot;
+}
+
+/* The item no longer lies where it did. */
+MEMOI void memoi_step_take_away(memob_step* step, int32_t item) {
+    const memob_spot spot = memoi_step_lies_at(step, item);
+    for (int32_t slot = spot.at; slot < spot.at + spot.n_slots; slot++)
+        if (step->there.in_slot[slot] == item + 1) step->there.in_slot[slot] = 0;
+}
+
 /* From now on the item lies there; others in its slots do not. */
-MEMOI void memoi_step_put(memob_step* step, int32_t item, int64_t at, int is_newer) {
-    for (int64_t slot = at; slot < at + step->desc.items[item].n_slots; slot++) {
+MEMOI void memoi_step_put(memob_step* step, int32_t item, memob_spot spot, int is_newer) {
+    memob_spot* shared = memoi_step_shared(step, step->there.spots, item);
+    if (shared) {
+        if (shared->at != spot.at) memoi_step_take_away(step, item);
+        *shared = spot;
+    }
+    for (int32_t slot = spot.at; slot < spot.at + spot.n_slots; slot++) {
         const int32_t other = step->there.in_slot[slot] - 1;
         if (other >= 0 && other != item) {
             MEMO_ASSERT(step->there.lies[other] != MEMOB_IS_NEWER); /* 2 */
@@ -146,6 +192,12 @@ MEMOI int memoi_step_takes(const memob_step* step, int32_t phase, int32_t item) 
     return (int)memob_min(takes, MEMOB_IS_THERE);
 }
 
+/* Where a copy between device and host finds its item on the device. */
+MEMOI memob_spot memoi_part_at(const memob_part* part) {
+    const memob_spot spot = {(int32_t)part->at, part->n_slots};
+    return spot;
+}
+
 /* What an operation leaves. */
 MEMOI void memoi_step_play(memob_step* step, const memob_step_law* of, const memob_op* op) {
     const memob_law* law = &of->law;
@@ -154,7 +206,7 @@ MEMOI void memoi_step_play(memob_step* step, const memob_step_law* of, const mem
         const int32_t item = law->parts[k].item;
         const int32_t stores = step->desc.items[item].file < 0 ? MEMOB_OP_STORE : MEMOB_OP_WRITE;
         if (memoi_moves_leave(step->there.leaves, op->kind, &law->parts[k])) continue;
-        if (op->kind == MEMOB_OP_LOAD) memoi_step_put(step, item, law->parts[k].at, 0);
+        if (op->kind == MEMOB_OP_LOAD) memoi_step_put(step, item, memoi_part_at(&law->parts[k]), 0);
         if (op->kind == stores && step->there.lies[item]) step->there.lies[item] = MEMOB_IS_THERE;
     }
     if (op->kind != MEMOB_OP_VISIT) return;
@@ -167,7 +219,8 @@ MEMOI void memoi_step_play(memob_step* step, const memob_step_law* of, const mem
         if (use->is_on_host)
             step->there.lies[use->item] = MEMOB_IS_AWAY; /* it is older */
         else
-            memoi_step_put(step, use->item, use->at, use->how != MEMOB_USE_READ);
+            memoi_step_put(step, use->item, memoi_step_use_at(step, use),
+                           use->how != MEMOB_USE_READ);
         if (is_update && step->desc.ends[use->item] && step->there.lies[use->item])
             step->there.lies[use->item] = MEMOB_IS_THERE; /* nobody reads it any more */
     }
@@ -188,7 +241,9 @@ MEMOI void memoi_step_find_lies(memob_step* step) {
         memoi_step_clear(step);
         for (int32_t i = 0; i < step->desc.n_items; i++) {
             const int takes = memoi_step_takes(step, step->phase, i);
-            if (takes) memoi_step_put(step, i, step->desc.bytes[i].slot, takes == MEMOB_IS_NEWER);
+            if (takes)
+                memoi_step_put(step, i, memoi_step_takes_at(step, step->phase, i),
+                               takes == MEMOB_IS_NEWER);
         }
         step->played = step->begin[step->phase];
     }
@@ -201,12 +256,18 @@ MEMOI void memoi_step_find_lies(memob_step* step) {
 
 /* Marks what operation k is the first to use: known; taken if it was there. */
 MEMOI void memoi_step_take(memob_step* step, const memob_step_law* of, int32_t k, char* known,
-                           const uint8_t* lies, uint8_t* takes) {
+                           const uint8_t* lies, int32_t phase) {
     const memob_op* op = &of->law.ops[k];
+    uint8_t* takes = step->takes + (int64_t)phase * step->desc.n_items;
+    memob_spot* takes_at = step->takes_at + (int64_t)phase * step->desc.n_of_layer;
+    memob_spot* shared;
     for (int32_t p = op->first_part; p < op->first_part + op->n_parts; p++) {
         const int32_t item = of->law.parts[p].item;
-        if (op->kind == MEMOB_OP_STORE && !known[item])
+        if (op->kind == MEMOB_OP_STORE && !known[item]) {
             takes[item] = lies[item] | (of->law.parts[p].is_idle ? MEMOB_IS_IDLE : 0);
+            shared = memoi_step_shared(step, takes_at, item);
+            if (shared) *shared = memoi_part_at(&of->law.parts[p]);
+        }
         if (op->kind == MEMOB_OP_STORE || op->kind == MEMOB_OP_LOAD) known[item] = 1;
     }
     if (op->kind != MEMOB_OP_VISIT) return;
@@ -214,6 +275,8 @@ MEMOI void memoi_step_take(memob_step* step, const memob_step_law* of, int32_t k
         const memob_use* use = &of->uses[u];
         if (!step->desc.items[use->item].n_slots || known[use->item]) continue;
         known[use->item] = 1;
+        shared = memoi_step_shared(step, takes_at, use->item);
+        if (shared) *shared = memoi_step_use_at(step, use);
         if (!use->is_on_host && use->how != MEMOB_USE_WRITE)
             takes[use->item] = lies[use->item] | (of->is_idle[u] ? MEMOB_IS_IDLE : 0);
         MEMO_ASSERT(use->is_on_host || !memoi_use_reads(use->how) || takes[use->item]); /* 1 */
@@ -227,14 +290,13 @@ MEMOI void memoi_step_find_takes(memob_step* step, int32_t phase, char* known, u
     const memob_step_law* of = memoi_step_law_of(step, phase);
     const int32_t n = step->desc.n_items, begin = step->begin[phase];
     const int32_t end = of->list ? of->law.begin[2] : step->end[phase];
-    uint8_t* takes = step->takes + (int64_t)phase * n;
     memoi_step_clear(step);
     memoi_step_play_all(step, of, 0, begin);
     memcpy(lies, step->there.lies, (size_t)n);
     memset(known, 0, (size_t)n);
-    for (int32_t k = begin; k < end; k++) memoi_step_take(step, of, k, known, lies, takes);
+    for (int32_t k = begin; k < end; k++) memoi_step_take(step, of, k, known, lies, phase);
     for (int32_t k = of->list ? of->law.begin[1] : begin; k < begin; k++)
-        memoi_step_take(step, of, k, known, lies, takes);
+        memoi_step_take(step, of, k, known, lies, phase);
 }
 
 /* --- creation --- */
@@ -245,8 +307,8 @@ MEMOI void memoi_step_read_all(const memob_step* step, memob_law_desc* desc, mem
     const memob_step_desc* d = &step->desc;
     const int32_t n_uses = desc->n_uses;
     for (int32_t i = 0; i < d->n_items; i++) {
-        const memob_use use = {desc->n_visits,    i, MEMOB_USE_READ, 0, d->bytes[i].slot,
-                               MEMOB_HOST_DEFAULT};
+        const memob_use use = {desc->n_visits,     i, MEMOB_USE_READ, 0, d->bytes[i].spot.at,
+                               MEMOB_HOST_DEFAULT, 0};
         int is_over = 0; /* its last use is that of its update */
         for (int32_t u = 0; u < n_uses && d->ends[i]; u++)
             if (uses[u].item == i) is_over = uses[u].how == MEMOB_USE_READ;
@@ -369,6 +431,9 @@ MEMOI memo_status memoi_step_make(const memob_step_desc* desc, memob_step* step,
     memset(desc->list, 0, sizeof *desc->list);
     step->phase = -1;
     step->takes = MEMOB_ARRAY(&step->arrays, uint8_t, (MEMOB_N_PHASES + 1) * n);
+    step->takes_at =
+        MEMOB_ARRAY(&step->arrays, memob_spot, (MEMOB_N_PHASES + 1) * (int64_t)desc->n_of_layer);
+    step->there.spots = MEMOB_ARRAY(&step->arrays, memob_spot, desc->n_of_layer);
     step->there.lies = MEMOB_ARRAY(&step->arrays, uint8_t, n); /* until phases are known */
     step->there.in_slot = MEMOB_ARRAY(&step->arrays, int32_t, desc->n_slots[0]);
     lies = MEMOB_ARRAY(&step->arrays, uint8_t, n);

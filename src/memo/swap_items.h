@@ -76,7 +76,7 @@ MEMOI int32_t memoi_swap_device_slots(const memob_swap_items* it) {
 
 MEMOI void memoi_swap_add_use(memob_swap_items* it, int32_t visit, int32_t item, int32_t how,
                               int64_t at, int64_t host) {
-    const memob_use use = {visit, item, how, 0, at, host};
+    const memob_use use = {visit, item, how, 0, at, host, 0};
     MEMO_ASSERT(it->n_uses < it->n_uses_most);                           /* 5 */
     MEMO_ASSERT(item >= 0 && item < it->n_items && it->uses_of[item]);   /* 5 */
     MEMO_ASSERT(at >= 0 && at < memoi_swap_device_slots(it));            /* 1, 5 */

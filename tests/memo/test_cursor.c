@@ -61,6 +61,13 @@ static void random_problem(void) {
         p.streamed[l] = on_host || memo_test_int(0, 1) ? 31 : (uint32_t)memo_test_int(0, 31);
         p.spilled[l] = has_file ? (uint32_t)memo_test_int(0, 31) : 0;
     }
+    for (int32_t s = 0; s < STATES && !on_host; s++) {
+        const int streams = memo_test_int(0, 3) > 0;
+        if (memo_test_int(0, 2)) continue;
+        p.states[s].uses |= MEMO_STATE_SHARED;
+        for (int32_t l = 0; l < p.desc.n_layers; l++)
+            p.streamed[l] = (p.streamed[l] & ~(1u << s)) | (uint32_t)streams << s;
+    }
     if (p.list.n_layers == 1) p.streamed[0] = 0; /* FIRST, the layer and LAST are in use at once */
     p.desc.states = p.states;
     p.desc.layer_kinds = p.kinds;
@@ -105,6 +112,16 @@ static void close_problem(void) {
 
 static int has(int32_t layer, int32_t s) { return (int)(p.engine->layers[layer].has >> s & 1); }
 
+/* 1: another layer updates it. */
+static int is_lent(int32_t layer, int32_t s) {
+    return (int)(p.engine->layers[layer].lent >> s & 1);
+}
+
+/* SHARED states are of their lowest layer. */
+static uint64_t* value_of(int32_t layer, int32_t s) {
+    return &p.values[memob_states_home(p.engine, layer, s)][s];
+}
+
 static uint64_t* bytes_of(int32_t layer, int32_t s, int on_host) {
     return (uint64_t*)(on_host ? memob_states_get_host_address(p.engine, layer, s)
                                : memob_states_get_address(p.engine, layer, s));
@@ -113,7 +130,7 @@ static uint64_t* bytes_of(int32_t layer, int32_t s, int on_host) {
 /* First values are zero bytes. */
 static void check(int32_t layer, int32_t s, int on_host) {
     const uint64_t* words = bytes_of(layer, s, on_host);
-    const uint64_t value = p.values[layer][s];
+    const uint64_t value = *value_of(layer, s);
     if (!has(layer, s) || !value || !words) return;
     p.n_reads++;
     for (int64_t i = 0; i < p.states[s].size_bytes / 8; i++)
@@ -126,8 +143,8 @@ static void check(int32_t layer, int32_t s, int on_host) {
 static void put(int32_t layer, int32_t s, int on_host) {
     uint64_t* words = bytes_of(layer, s, on_host);
     if (!has(layer, s) || !words) return;
-    p.values[layer][s] = p.next++;
-    for (int64_t i = 0; i < p.states[s].size_bytes / 8; i++) words[i] = p.values[layer][s];
+    *value_of(layer, s) = p.next++;
+    for (int64_t i = 0; i < p.states[s].size_bytes / 8; i++) words[i] = *value_of(layer, s);
 }
 
 static void compute_layer(int32_t pass, int32_t layer, int begins) {
@@ -138,7 +155,7 @@ static void compute_layer(int32_t pass, int32_t layer, int begins) {
         if (uses & MEMO_STATE_BACKWARD) check(layer, s, 0);
         if (layer == p.list.n_layers + 1 && uses & MEMO_STATE_FORWARD) check(layer, s, 0);
         if (!(uses & MEMO_STATE_GRADIENT)) continue;
-        if (!begins) check(layer, s, 0);
+        if (!begins || p.engine->layers[layer].begun >> s & 1) check(layer, s, 0);
         put(layer, s, 0);
     }
 }
@@ -146,11 +163,14 @@ static void compute_layer(int32_t pass, int32_t layer, int begins) {
 static void compute_update(int32_t layer, int on_host) {
     for (int32_t s = 0; s < STATES; s++) {
         const uint32_t uses = p.states[s].uses;
-        if (uses & (MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT) && !(uses & MEMO_STATE_MADE))
+        if (uses & (MEMO_STATE_UPDATE | MEMO_STATE_GRADIENT) && !(uses & MEMO_STATE_MADE) &&
+            !is_lent(layer, s))
             check(layer, s, on_host);
     }
     for (int32_t s = 0; s < STATES; s++)
-        if (p.states[s].uses & MEMO_STATE_UPDATE)
+        if (is_lent(layer, s))
+            continue;
+        else if (p.states[s].uses & MEMO_STATE_UPDATE)
             put(layer, s, on_host);
         else if (p.states[s].uses & MEMO_STATE_GRADIENT)
             p.values[layer][s] = 0;

@@ -92,7 +92,7 @@ static int compare_uses(const void* left, const void* right) {
 }
 
 static memob_use* add_use(int32_t visit, int32_t how, int64_t at) {
-    const memob_use use = {visit, p.desc.n_items, how, 0, at, -1};
+    const memob_use use = {visit, p.desc.n_items, how, 0, at, -1, 0};
     p.uses[p.desc.n_uses] = use;
     return &p.uses[p.desc.n_uses++];
 }
@@ -607,11 +607,11 @@ TEST(stores_go_in_the_order_in_which_they_are_awaited) {
     static const memob_item items[] = {
         {8, 8, 0, -1, 0, -1}, {8, 8, 0, -1, 8, -1}, {8, 8, 0, -1, 16, -1}, {16, 16, 0, -1, 24, -1}};
     static const memob_use uses[] = {
-        {0, 0, MEMOB_USE_WRITE, 0, 0, -1}, /* read elsewhere by visit 2; nobody takes its bytes */
-        {0, 1, MEMOB_USE_WRITE, 0, 8, -1}, {0, 2, MEMOB_USE_WRITE, 0, 16, -1},
-        {1, 3, MEMOB_USE_WRITE, 0, 8, -1}, /* takes the bytes of both */
-        {2, 0, MEMOB_USE_READ, 0, 32, -1}, {3, 2, MEMOB_USE_READ, 0, 16, -1},
-        {4, 1, MEMOB_USE_READ, 0, 8, -1}};
+        {0, 0, MEMOB_USE_WRITE, 0, 0, -1, 0}, /* read elsewhere by visit 2; nobody takes its bytes */
+        {0, 1, MEMOB_USE_WRITE, 0, 8, -1, 0}, {0, 2, MEMOB_USE_WRITE, 0, 16, -1, 0},
+        {1, 3, MEMOB_USE_WRITE, 0, 8, -1, 0}, /* takes the bytes of both */
+        {2, 0, MEMOB_USE_READ, 0, 32, -1, 0}, {3, 2, MEMOB_USE_READ, 0, 16, -1, 0},
+        {4, 1, MEMOB_USE_READ, 0, 8, -1, 0}};
     memob_law_desc desc;
     memob_law law;
     memset(&desc, 0, sizeof desc);
@@ -649,11 +649,11 @@ TEST(copies_that_free_bytes_or_need_none_freed_go_first) {
         int kind, item;
     } behind[] = {{MEMOB_OP_STORE, 1}, {MEMOB_OP_STORE, 0}, {MEMOB_OP_LOAD, 4}, {MEMOB_OP_LOAD, 3}};
     static const memob_use uses[] = {
-        {0, 0, MEMOB_USE_CHANGE, 0, 0, -1}, {0, 1, MEMOB_USE_CHANGE, 0, 8, -1},
-        {0, 2, MEMOB_USE_READ, 0, 16, -1},  {1, 0, MEMOB_USE_READ, 0, 0, -1},
-        {2, 3, MEMOB_USE_CHANGE, 0, 8, -1}, {2, 4, MEMOB_USE_READ, 0, 16, -1},
-        {2, 5, MEMOB_USE_CHANGE, 0, 0, -1}, {3, 0, MEMOB_USE_READ, 0, 0, -1},
-        {4, 1, MEMOB_USE_READ, 0, 8, -1}};
+        {0, 0, MEMOB_USE_CHANGE, 0, 0, -1, 0}, {0, 1, MEMOB_USE_CHANGE, 0, 8, -1, 0},
+        {0, 2, MEMOB_USE_READ, 0, 16, -1, 0},  {1, 0, MEMOB_USE_READ, 0, 0, -1, 0},
+        {2, 3, MEMOB_USE_CHANGE, 0, 8, -1, 0}, {2, 4, MEMOB_USE_READ, 0, 16, -1, 0},
+        {2, 5, MEMOB_USE_CHANGE, 0, 0, -1, 0}, {3, 0, MEMOB_USE_READ, 0, 0, -1, 0},
+        {4, 1, MEMOB_USE_READ, 0, 8, -1, 0}};
     memob_item items[6];
     memob_law_desc desc;
     memob_law law;
@@ -769,8 +769,8 @@ static void count_weights(int32_t order, int32_t n_batches, int64_t* counts) {
     }
     for (int v = 0; v < list.n_visits; v++) {
         const int layer = list.visits[v].layer, is_update = list.visits[v].pass == MEMOB_UPDATE;
-        const memob_use use = {v, layer,           is_update ? MEMOB_USE_CHANGE : MEMOB_USE_READ,
-                               0, 8 * (layer & 1), -1};
+        const memob_use use = {
+            v, layer, is_update ? MEMOB_USE_CHANGE : MEMOB_USE_READ, 0, 8 * (layer & 1), -1, 0};
         uses[v] = use;
     }
 

@@ -253,15 +253,21 @@ typedef struct tied {
     int32_t kinds[LAYERS];
     uint64_t x;
     int n_updates;    /* of the table */
+    char* at[2];      /* of the table, in FIRST and in LAST */
     int32_t fails_in; /* the forward of this layer, once; -1: of none */
+    int32_t overruns; /* the backward of this layer writes behind the table's gradient */
 } tied;
 enum { T_W = 3, T_G, T_M };
 
-static int uses_table(int32_t layer) { return layer < 0 || layer == LAYERS || layer % 4 == 1; }
+static uint32_t table_layers = 0x222; /* bit l: layer l uses the table, as FIRST and LAST do */
+static int uses_table(int32_t layer) {
+    return layer < 0 || layer == LAYERS || table_layers >> layer & 1;
+}
 
 static void tied_forward(void* user, memo_session* s, int32_t layer) {
     tied* t = (tied*)user;
     if (layer == 0) t->x = mix_state(3, s, &t->desc, MEMO_LAYER_FIRST, TABLE);
+    if (layer == 0) t->at[0] = (char*)memo_session_get_state(s, MEMO_LAYER_FIRST, TABLE);
     t->x = mix_state(t->x, s, &t->desc, layer, T_W);
     if (uses_table(layer)) t->x = mix_state(t->x, s, &t->desc, layer, TABLE);
     *(uint64_t*)memo_session_get_address(s, layer, 0) = t->x;
@@ -272,6 +278,7 @@ static void tied_forward(void* user, memo_session* s, int32_t layer) {
 static void tied_between(void* user, memo_session* s) {
     tied* t = (tied*)user;
     t->x = mix_state(t->x, s, &t->desc, LAYERS, TABLE);
+    t->at[1] = (char*)memo_session_get_state(s, LAYERS, TABLE);
     if (!memo_session_get_batch(s).is_forward_only)
         add_words(s, &t->desc, LAYERS, TABLE_GRADIENT, t->x);
 }
@@ -281,6 +288,8 @@ static void tied_backward(void* user, memo_session* s, int32_t layer) {
                      layer, T_W);
     add_words(s, &t->desc, layer, T_G, t->x);
     if (uses_table(layer)) add_words(s, &t->desc, layer, TABLE_GRADIENT, t->x);
+    if (layer == t->overruns)
+        ((uint64_t*)memo_session_get_state(s, layer, TABLE_GRADIENT))[TABLE_WORDS] = 1;
     if (layer == 0) add_words(s, &t->desc, MEMO_LAYER_FIRST, TABLE_GRADIENT, ~t->x);
 }
 static void tied_update(void* user, memo_session* s, int32_t layer) {
@@ -345,7 +354,7 @@ static void init_tied(tied* t, int is_shared) {
     t->desc.backward = tied_backward, t->desc.update = tied_update;
     t->desc.micro_batches = 2;
     t->desc.timed_steps = -1;
-    t->fails_in = -1;
+    t->fails_in = t->overruns = -1;
 }
 
 static void init_plain_tied(void) {
@@ -367,16 +376,20 @@ static void check_plain_tied(memo_session* s) {
         }
 }
 
+/* Neighbors that share the table, at both ends too, and layers far apart. */
 TEST(layers_share_a_state_in_one_place) {
     static const int may[] = {0, MEMO_MAY_DEFER | MEMO_MAY_NOT_PASS,
                               MEMO_MAY_FUSE | MEMO_MAY_NOT_PASS};
-    for (int m = 0; m < 3; m++)
+    static const uint32_t layers[] = {0x222, 0, 0x301};
+    enum { N_LAYERS = sizeof layers / sizeof *layers };
+    for (int m = 0; m < 3 * N_LAYERS; m++)
         for (int k = 0; k < 4; k++) { /* the least, more, all; checked */
             tied t;
             int64_t least_bytes = 0;
-            IN_CASE("update_may %d, budget %d", may[m], k);
+            table_layers = layers[m / 3];
+            IN_CASE("layers %x, update_may %d, budget %d", (unsigned)table_layers, may[m % 3], k);
             init_tied(&t, 1);
-            t.desc.update_may = may[m];
+            t.desc.update_may = may[m % 3];
             t.desc.is_checked = k == 3;
             CHECK_OK(memo_session_get_least(&t.desc, &least_bytes, &error));
             t.desc.device_bytes = least_bytes + (k % 3) * (k % 3) * 30000;
@@ -386,7 +399,7 @@ TEST(layers_share_a_state_in_one_place) {
             CHECK_OK(memo_session_watch(s, &check, &error)); /* which runs updates for nothing */
             init_plain_tied();
             CHECK_OK(
-                memo_session_write_state(s, 1, TABLE, 0, plain_table[0], 8 * TABLE_WORDS, &error));
+                memo_session_write_state(s, -1, TABLE, 0, plain_table[0], 8 * TABLE_WORDS, &error));
             for (int step = 0; step < 4; step++) {
                 for (int i = 0; i < 2; i++) {
                     const memo_batch batch = {.more_follow = !i};
@@ -400,7 +413,31 @@ TEST(layers_share_a_state_in_one_place) {
             CHECK_IS(t.n_updates, ==, 4);
             const memo_step_plan* plan = memo_session_get_info(s).plan;
             if (k == 2) CHECK_IS(plan->n_streamed, ==, 0);
+            if (!k && !table_layers) { /* the least streams it, to each layer's place */
+                CHECK_IS(plan->bytes[MEMO_TIER_DEVICE][MEMO_OWNER_WEIGHTS], ==, 0);
+                CHECK(t.at[0] != t.at[1]);
+            }
+            if (k == 2) CHECK(t.at[0] == t.at[1]);
         }
+    table_layers = layers[0];
+}
+
+/* The layer's own backward, and one beside which FIRST and LAST are open. */
+TEST(a_checked_session_names_who_writes_behind_a_shared_state) {
+    static const int32_t layers[] = {5, 0, LAYERS - 1};
+    for (int k = 0; k < 6; k++) {
+        tied t;
+        table_layers = 0x221;
+        IN_CASE("layer %d, budget %d", layers[k / 2], k % 2);
+        init_tied(&t, 1);
+        t.overruns = layers[k / 2];
+        t.desc.is_checked = 1;
+        if (k % 2) CHECK_OK(memo_session_get_least(&t.desc, &t.desc.device_bytes, &error));
+        own_session* s = new_session(&t.desc);
+        CHECK_ERROR(memo_session_run(s, NULL, &error), INVALID_ARGUMENT, "something writes behind");
+        CHECK(strstr(error.message, "state `d`, backward"));
+    }
+    table_layers = 0x222;
 }
 
 /* One table takes the bytes of one. */
@@ -445,7 +482,7 @@ TEST(a_forward_that_fails_leaves_later_updates_pending) {
             own_session* s = new_session(&t.desc);
             init_plain_tied();
             CHECK_OK(
-                memo_session_write_state(s, 1, TABLE, 0, plain_table[0], 8 * TABLE_WORDS, &error));
+                memo_session_write_state(s, -1, TABLE, 0, plain_table[0], 8 * TABLE_WORDS, &error));
             CHECK_IS(memo_session_get_info(s).plan->update_at, ==, MEMO_UPDATE_DEFERRED);
             for (int step = 0; step < 3; step++) {
                 if (step == 1) {

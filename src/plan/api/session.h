@@ -246,11 +246,12 @@ typedef struct memo_session memo_session;
  *     {"table", 4 * V * C, MEMO_STATE_WEIGHTS | MEMO_STATE_SHARED,
  *      MEMO_STATE_FIRST | MEMO_STATE_LAST}
  *
- * Each pass of these layers finds it at one address.  It stays on the device, but for what the
- * update alone uses, which belongs to the lowest of these layers, and may leave.  A gradient is
- * cleared before the first backward that uses it, of the highest layer.  The update of the lowest
- * layer gets the state; it runs when all of them have added their parts, at every moment.  In
- * `update` of a layer above memo_session_get_state gives NULL, without an error.
+ * Its address may be another in each of these layers, but one in layers that are open at once.  It
+ * is the last to leave the device, and its bytes travel where the next of these layers is far away.
+ * What the update alone uses belongs to the lowest of these layers.  A gradient is cleared before
+ * the first backward that uses it, of the highest layer.  The update of the lowest layer gets the
+ * state; it runs when all of them have added their parts, at every moment.  In `update` of a layer
+ * above memo_session_get_state gives NULL, without an error.
  * memo_session_read_state and memo_session_write_state take any of the layers.  The bits in masks
  * are equal in all of them.  Not with update_host, and not across sessions: stages of a pipeline
  * have two states.

@@ -267,21 +267,22 @@ MEMOI int32_t memoi_session_leaves(uint32_t uses) {
     return uses & MEMO_STATE_FETCHED ? 2 : 3;
 }
 
-/* Sets the bits of the first n states of layers that leave the device, or (to_file) the host. */
+/* Sets the bits of the first n states of layers that leave the device, or (to_file) the host.
+ * SHARED ones leave last, each with all its layers, and none goes to the file. */
 MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, int to_file, uint32_t* bits) {
     const int64_t n_layers = s->states_desc.n_layers;
     memset(bits, 0, (size_t)n_layers * sizeof *bits);
-    for (int32_t k = 0; k < 4 * s->states_desc.n_states; k++) {
+    for (int32_t k = 0; k < 5 * s->states_desc.n_states; k++) {
         const int32_t i = k % s->states_desc.n_states;
         const uint32_t uses = s->desc.states[i].uses;
-        const int64_t count = memob_min(n, n_layers);
-        if (memoi_session_leaves(uses) != k / s->states_desc.n_states ||
-            (to_file && uses & MEMO_STATE_FETCHED) ||
-            (uses & MEMO_STATE_SHARED && memoi_session_leaves(uses)))
+        const int is_shared = uses & MEMO_STATE_SHARED && memoi_session_leaves(uses);
+        const int64_t count = is_shared && n > 0 ? n_layers : memob_min(n, n_layers);
+        if ((is_shared ? 4 : memoi_session_leaves(uses)) != k / s->states_desc.n_states ||
+            (to_file && (is_shared || uses & MEMO_STATE_FETCHED)))
             continue;
         for (int64_t layer = 0; layer < n_layers; layer++)
             if ((layer + 1) * count / n_layers > layer * count / n_layers) bits[layer] |= 1u << i;
-        n -= count;
+        n -= is_shared ? n > 0 : count;
     }
     if (n_layers <= 3) bits[0] = 0; /* FIRST, one layer and LAST are open at once */
 }

@@ -108,6 +108,7 @@ MEMOI memo_status memoi_checked_create(memo_session* s, memo_error* error) {
     c->states_at = MEMOB_ARRAY(&c->arrays, int64_t, s->desc.n_states);
     c->guards = MEMOB_ARRAY(&c->arrays, uint64_t, s->desc.n_states);
     c->lies_of = MEMOB_ARRAY(&c->arrays, int32_t, s->desc.n_states);
+    c->n_open = MEMOB_ARRAY(&c->arrays, int32_t, s->desc.n_states);
     if (c->arrays.failed) return memob_no_memory(error, "the hashes of a checked session");
 
     for (int32_t t = 0; t < n; t++) {

@@ -73,6 +73,7 @@ typedef struct memoi_checked {
     int64_t* states_at;   /* (n_states): where a state lies, in either half by turns */
     uint64_t* guards;     /* (n_states): hashes of the guards */
     int32_t* lies_of;     /* (n_states): 1 + the engine's layer whose state lies there; 0: none */
+    int32_t* n_open;      /* (n_states): layers that are open, and use what lies there */
     int is_swept;         /* all else there is poison */
     int32_t n_updated;    /* layers that this update has changed */
     int32_t n_missed; /* 1 + the engine's layer that it has not, though its gradients are not 0 */

@@ -95,11 +95,17 @@ MEMOI uint64_t memob_checked_hash(memo_session* s, char* address, int64_t size_b
     }
     return is_zero ? MEMOI_HASH_ZERO : hash | 2;
 }
+/* 1: a layer is open that finds the state in memory of the checked session. */
+MEMOI int memoi_checked_has(const memo_session* s, int32_t layer, int32_t i) {
+    return s->checked.lies_of[i] == memob_states_home(s->states, layer, i) + 1;
+}
+
 /* Where a state lies: during a visit in memory of the checked session. */
 MEMOI void* memob_checked_state_address(const memo_session* s, int32_t layer, int32_t i) {
     const memoi_checked* c = &s->checked;
-    return c->slots && c->lies_of[i] == layer + 1 ? c->states_memory + c->states_at[i]
-                                                  : memob_states_get_address(s->states, layer, i);
+    return c->slots && memoi_checked_has(s, layer, i)
+               ? c->states_memory + c->states_at[i]
+               : memob_states_get_address(s->states, layer, i);
 }
 
 MEMOI uint64_t memoi_checked_hash_state(memo_session* s, int32_t layer, int32_t i, int on_host) {
@@ -112,11 +118,6 @@ MEMOI uint64_t memoi_checked_hash_state(memo_session* s, int32_t layer, int32_t 
 /* The number of a state among those of all layers; SHARED ones are of their lowest layer. */
 MEMOI int64_t memoi_session_item(const memo_session* s, int32_t layer, int32_t state) {
     return (int64_t)memob_states_home(s->states, layer, state) * s->desc.n_states + state;
-}
-
-/* The states that a visit finds between guards: but for SHARED ones, which several may use. */
-MEMOI uint32_t memoi_checked_moved(const memo_session* s, int32_t pass, int32_t layer) {
-    return memob_states_used(s->states, pass, layer) & ~s->states->shared;
 }
 
 /* What a checked session sees of a layer's states when a pass begins, or is about to end. */
@@ -253,7 +254,7 @@ MEMOI const char* memob_checked_place(memo_session* s, int32_t layer, int32_t i,
     if (!status) status = memo_stream_synchronize(s->device, c->stream, &s->call_error);
     (void)memoi_session_is_ok(s, status);
     c->guards[i] = memoi_checked_hash_guard(s, i);
-    c->lies_of[i] = layer + 1;
+    c->lies_of[i] = memob_states_home(s->states, layer, i) + 1;
     return NULL;
 }
 
@@ -265,15 +266,18 @@ MEMOI void memob_checked_leave(memo_session* s, int32_t i) {
                        s->desc.states[i].size_bytes + memoi_checked_guard_bytes(s, i));
 }
 
-/* A visit finds its states between guards.  What an update makes anew is poison before.  Returns
- * what is wrong; NULL: nothing, or the session has failed. */
+/* A visit finds its states between guards, SHARED ones where another layer has them, which is open.
+ * What an update makes anew is poison before.  Returns what is wrong; NULL: nothing, or the session
+ * has failed. */
 MEMOI const char* memoi_checked_take_states(memo_session* s, memoi_checked_glance* view) {
     const int is_update = view->pass == MEMOB_UPDATE && !s->is_filling;
-    uint32_t used = memoi_checked_moved(s, view->pass, view->layer);
+    uint32_t used = memob_states_used(s->states, view->pass, view->layer);
     const char* why = NULL;
     for (; used && !why && !s->error.status; used &= used - 1) {
         const int32_t i = view->blamed = __builtin_ctz(used);
         const int is_made = is_update && s->states->made >> i & 1;
+        if (memoi_checked_has(s, view->layer, i) && s->checked.n_open[i]++) continue;
+        s->checked.n_open[i] = 1;
         why = memob_checked_place(
             s, view->layer, i, is_made ? NULL : memob_states_get_address(s->states, view->layer, i),
             MEMO_COPY_ON_DEVICE);
@@ -285,10 +289,11 @@ MEMOI const char* memoi_checked_take_states(memo_session* s, memoi_checked_glanc
 MEMOI void memoi_checked_return_states(memo_session* s, const memoi_checked_glance* view) {
     const memoi_checked* c = &s->checked;
     const uint32_t written[] = {0, s->states->gradients, s->states->updated}; /* by pass */
-    uint32_t used = memoi_checked_moved(s, view->pass, view->layer);
+    uint32_t used = memob_states_used(s->states, view->pass, view->layer);
     for (; used && !s->error.status; used &= used - 1) {
         const int32_t i = __builtin_ctz(used);
         memo_status status = MEMO_STATUS_OK;
+        if (--c->n_open[i]) continue;
         if (written[view->pass] >> i & 1)
             status = memo_copy(s->device, c->stream, MEMO_COPY_ON_DEVICE,
                                memob_states_get_address(s->states, view->layer, i),
@@ -302,7 +307,7 @@ MEMOI void memoi_checked_return_states(memo_session* s, const memoi_checked_glan
 MEMOI const char* memoi_checked_harm(memo_session* s, memoi_checked_glance* view) {
     const memoi_checked* c = &s->checked;
     const int is_update = view->pass == MEMOB_UPDATE && !s->is_filling;
-    uint32_t used = memoi_checked_moved(s, view->pass, view->layer);
+    uint32_t used = memob_states_used(s->states, view->pass, view->layer);
     for (; used && !s->error.status; used &= used - 1) {
         const int32_t i = view->blamed = __builtin_ctz(used);
         if (memoi_checked_hash_guard(s, i) != c->guards[i])
@@ -463,6 +468,7 @@ MEMOI int memoi_session_abandon_states(memo_session* s) {
     if (s->checked.states) {
         memset(s->checked.states, 0, (size_t)n_states * sizeof *s->checked.states);
         memset(s->checked.lies_of, 0, (size_t)s->desc.n_states * sizeof *s->checked.lies_of);
+        memset(s->checked.n_open, 0, (size_t)s->desc.n_states * sizeof *s->checked.n_open);
         s->checked.is_swept = 0;
     }
     return status != MEMO_STATUS_OK;
