@@ -823,7 +823,8 @@ typedef struct memo_session_desc {
     int64_t host_bytes;
     /* For a file of what exceeds host memory; NULL: none.  The file is unnamed, and removed on
      * every exit path.  All its bytes are reserved at first, so a full disk is an error before the
-     * first step.  Reads and writes bypass the page cache if the file system allows it.  If one
+     * first step.  Reads and writes bypass the page cache if the file system allows it.  In a
+     * directory of a tmpfs, such as /dev/shm, it is host memory that is not pinned.  If one
      * fails, the device has failed (memo.h, chapter 4): the next call returns IO.  On CUDA, discard
      * what was computed from the missing rows; other devices skip that work. */
     const char* spill_directory;
