@@ -1613,6 +1613,20 @@ MEMO_API void memo_sequence_destroy(memo_sequence* sequence);
 /* lse_bytes and saved_bytes: of a layer of a batch. */
 MEMO_API memo_sp_attention_sizes memo_sequence_get_sizes(const memo_sequence* sequence);
 
+/* What passes keep, as items of a session: then it is in the session's budget, stays or travels,
+ * and the sequence takes n_in_flight -1.
+ *
+ *     memo_sequence_get_items(sequence, &tensors[LSE]);  // and tensors[LSE + 1]
+ *     desc.n_rows = n_batch * local_tokens;              // the rows of this rank
+ *     ...
+ *     t.lse = memo_session_get_address(session, layer, LSE);
+ *     t.saved = memo_session_get_address(session, layer, LSE + 1);
+ *
+ * items[0] is "lse", items[1] "q_k_v_by_heads", which is absent (row_bytes 0) if nothing is
+ * saved; both MOVE, as their rows are by heads.  The second may be WHOLE if `recompute` calls
+ * memo_sequence_batch_attend. */
+MEMO_API void memo_sequence_get_items(const memo_sequence* sequence, memo_item items[2]);
+
 /* Equal on all ranks.  Everything is copied. */
 typedef struct memo_sequence_batch_desc {
     int64_t n_tokens; /* 0: the sequence's.  Rows without tokens cost no scores */
@@ -9499,6 +9513,20 @@ void memo_sequence_destroy(memo_sequence* s) {
 
 memo_sp_attention_sizes memo_sequence_get_sizes(const memo_sequence* s) {
     return s ? s->sizes : MEMO_ZERO(memo_sp_attention_sizes);
+}
+
+void memo_sequence_get_items(const memo_sequence* s, memo_item items[2]) {
+    const memo_item none = MEMO_ZERO(memo_item);
+    int64_t n_rows;
+    if (!items) return;
+    items[0] = items[1] = none;
+    items[0].name = "lse";
+    items[1].name = "q_k_v_by_heads";
+    items[0].away = items[1].away = MEMO_MOVE;
+    if (!s) return;
+    n_rows = memob_max(s->desc.n_batch, 1) * s->sharding.local_tokens;
+    items[0].row_bytes = (s->sizes.lse_bytes + n_rows - 1) / n_rows;
+    items[1].row_bytes = (s->sizes.saved_bytes + n_rows - 1) / n_rows;
 }
 
 /* --- batches --- */

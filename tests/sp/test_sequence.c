@@ -113,8 +113,9 @@ static memo_status fly(flying* f, const sequence_run* run, int32_t k, memo_seque
                        int32_t rank, memo_error* e) {
     const attention_case* c = &run->c[k];
     const memo_sequence_batch_desc desc = desc_of_batch(c);
-    const memo_sp_attention_sizes sizes = memo_sequence_get_sizes(sequence);
     const whole* w = &run->w[k];
+    memo_item items[2];
+    memo_sequence_get_items(sequence, items);
     if (memo_sequence_batch_create(sequence, &desc, &f->batch, e)) return e->status;
     memo_sharding* sharding = &f->sharding;
     *sharding = *memo_sequence_batch_get_sharding(f->batch);
@@ -130,9 +131,10 @@ static memo_status fly(flying* f, const sequence_run* run, int32_t k, memo_seque
                 scatter_rows(sharding, rank, c->n_batch, row_bytes, w->typed[t],
                              f->share[layer][t]);
         }
-        if (run->n_in_flight < 0) {
-            f->lse[layer] = malloc((size_t)sizes.lse_bytes + 1);
-            f->saved[layer] = malloc((size_t)sizes.saved_bytes + 1);
+        if (run->n_in_flight < 0) { /* as a session has them */
+            const int64_t n_rows = c->n_batch * sharding->local_tokens;
+            f->lse[layer] = malloc((size_t)(n_rows * items[0].row_bytes));
+            f->saved[layer] = malloc((size_t)(n_rows * items[1].row_bytes) + 1);
         }
         f->tensors[layer] = tensors_of(f->share[layer], f->lse[layer], f->saved[layer]);
     }

@@ -118,6 +118,10 @@ TEST(null_of_attention_and_shardings_is_refused) {
     REFUSED(memo_sequence_batch_attend(batch, 0, NULL, &error), "tensors");
     REFUSED(memo_sequence_batch_attend_backward(batch, 0, NULL, &error), "tensors");
     CHECK(!memo_sequence_get_sizes(NULL).lse_bytes && !memo_sequence_batch_get_sharding(NULL));
+    memo_item items[2];
+    memo_sequence_get_items(NULL, items);
+    CHECK(!items[0].row_bytes && !items[1].row_bytes);
+    memo_sequence_get_items(NULL, NULL);
     memo_sequence_batch_get_positions(NULL, bytes);
     memo_sequence_batch_get_positions(batch, NULL);
     memo_sequence_batch_destroy(NULL);

@@ -157,6 +157,20 @@ memo_sp_attention_sizes memo_sequence_get_sizes(const memo_sequence* s) {
     return s ? s->sizes : MEMO_ZERO(memo_sp_attention_sizes);
 }
 
+void memo_sequence_get_items(const memo_sequence* s, memo_item items[2]) {
+    const memo_item none = MEMO_ZERO(memo_item);
+    int64_t n_rows;
+    if (!items) return;
+    items[0] = items[1] = none;
+    items[0].name = "lse";
+    items[1].name = "q_k_v_by_heads";
+    items[0].away = items[1].away = MEMO_MOVE;
+    if (!s) return;
+    n_rows = memob_max(s->desc.n_batch, 1) * s->sharding.local_tokens;
+    items[0].row_bytes = (s->sizes.lse_bytes + n_rows - 1) / n_rows;
+    items[1].row_bytes = (s->sizes.saved_bytes + n_rows - 1) / n_rows;
+}
+
 /* --- batches --- */
 
 MEMOI memo_status memoi_batch_check(const memo_sequence* s, const memo_sequence_batch_desc* desc,
