@@ -12113,7 +12113,7 @@ MEMOI void memoi_states_use(const memob_states* states, const memob_list* list, 
         const int is_new = begins && !(states->layers[layer].begun >> s & 1);
         memob_use use = {
             k, item, MEMOB_USE_READ, visit->on_host, spot.at, MEMOB_HOST_DEFAULT, spot.n_slots};
-        int32_t same = first;
+        int32_t same = states->shared_items[s] == item ? first : *n_uses;
 
         while (same < *n_uses && uses[same].item != item) same++;
         if (same < *n_uses) {
@@ -12183,7 +12183,7 @@ MEMOI memo_status memoi_states_make_step(memob_states* states, int32_t n_slices,
         desc.items = states->items;
         desc.bytes = states->bytes;
         desc.ends = states->ends;
-        desc.shared = states->shared_items;
+        if (states->shared) desc.shared = states->shared_items;
         desc.moves = states->moves;
         desc.n_items = states->n_layers * states->n_states;
         desc.n_of_layer = states->n_states;
