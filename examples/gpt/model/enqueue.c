@@ -122,7 +122,7 @@ void gpt_synchronize(gpt_model* model) {
     if (!model->status) model->n_staged = 0;
 }
 
-/* Elements of a tied table, as memo_session_write_state and _read_state do it. */
+/* Elements of a frozen, tied table, as memo_session_write_state and _read_state do it. */
 static void gpt_copy_table(gpt_model* model, int is_write, int64_t at, char* staging,
                            int64_t n_bytes) {
     char* table = gpt_buffer_address(model, GPT_BUFFER_TABLE) + at;
@@ -318,27 +318,28 @@ char* gpt_gradient(const gpt_model* model, int64_t i) {
                                   : gpt_address(model, GPT_GRADIENTS, i);
 }
 
-static char* gpt_tied_gradient(const gpt_model* model) {
-    return model->measures ? NULL : gpt_buffer_address(model, GPT_BUFFER_TABLE_GRADIENT);
-}
-void gpt_clear_tied(gpt_model* model) {
-    if (model->config.is_tied && !model->config.lora.rank)
-        gpt_clear(model, gpt_tied_gradient(model), gpt_sum_bytes(model, gpt_table_elements(model)));
+/* A state of the embedding, in a bucket that shares it. */
+static char* gpt_shared_state(const gpt_model* model, int64_t bucket, int32_t state) {
+    return model->measures ? NULL : (char*)gpt_state_address(model, bucket, state);
 }
 void gpt_add_tied(gpt_model* model) {
     const int64_t n = gpt_table_elements(model);
     const memo_type type = gpt_sum_type(model->config.type);
-    if (!model->config.is_tied || model->config.lora.rank) return;
-    gpt_add(model, gpt_gradient(model, 0), type, gpt_tied_gradient(model), type, n);
-    gpt_clear_tied(model);
+    if (gpt_trains_tied(&model->config))
+        gpt_add(model, gpt_gradient(model, 0), type, gpt_shared_state(model, 0, GPT_TIED_GRADIENT),
+                type, n);
 }
 
 static char* gpt_base_weight(const gpt_model* model, int32_t layer, int w) {
-    return gpt_address(model, gpt_base_array(model), gpt_begin_of(model, layer, w));
+    const int64_t last = gpt_n_buckets(&model->config) - 1;
+    return w == GPT_W_CLASSIFIER && gpt_trains_tied(&model->config)
+               ? gpt_shared_state(model, last, GPT_N_PLACES * GPT_WEIGHTS)
+               : gpt_address(model, gpt_base_array(model), gpt_begin_of(model, layer, w));
 }
 static char* gpt_base_gradient(const gpt_model* model, int32_t layer, int w) {
-    return w == GPT_W_CLASSIFIER && model->config.is_tied
-               ? gpt_tied_gradient(model)
+    const int64_t last = gpt_n_buckets(&model->config) - 1;
+    return w == GPT_W_CLASSIFIER && gpt_trains_tied(&model->config)
+               ? gpt_shared_state(model, last, GPT_TIED_GRADIENT)
                : gpt_gradient(model, gpt_begin_of(model, layer, w));
 }
 

@@ -25,14 +25,13 @@ typedef enum gpt_buffer {
     GPT_BUFFER_LOSSES,
     GPT_BUFFER_TOTALS,
     GPT_BUFFER_UPDATE,
-    GPT_BUFFER_TABLE,          /* config.is_tied: the table, which embedding and classifier read */
-    GPT_BUFFER_TABLE_GRADIENT, /* of the classifier, before it is added to that of the embedding */
-    GPT_BUFFER_SCRATCH,        /* of kernels */
-    GPT_BUFFER_PARTIAL,        /* sums over tensor ranks */
-    GPT_BUFFER_SEQUENCE,       /* attention over ranks */
-    GPT_BUFFER_ADAPTER,        /* of lora.c */
-    GPT_BUFFER_BATCH,          /* of a micro-batch */
-    GPT_BUFFER_FORWARD,        /* work memory of a slice */
+    GPT_BUFFER_TABLE,    /* frozen and tied: the table, which embedding and classifier read */
+    GPT_BUFFER_SCRATCH,  /* of kernels */
+    GPT_BUFFER_PARTIAL,  /* sums over tensor ranks */
+    GPT_BUFFER_SEQUENCE, /* attention over ranks */
+    GPT_BUFFER_ADAPTER,  /* of lora.c */
+    GPT_BUFFER_BATCH,    /* of a micro-batch */
+    GPT_BUFFER_FORWARD,  /* work memory of a slice */
     GPT_BUFFER_CLASSIFIER,
     GPT_BUFFER_BACKWARD,
     GPT_BUFFER_KEYS,   /* of a layer's backward: gradients of keys and values */
@@ -67,6 +66,9 @@ enum {
     GPT_N_ARRAYS
 };
 enum { GPT_N_STATES = GPT_N_ARRAYS * GPT_N_PLACES };
+/* A tied table that trains: the gradient of the classifier, before it is added to that of the
+ * embedding.  Such a model has no frozen states. */
+enum { GPT_TIED_GRADIENT = GPT_FROZEN * GPT_N_PLACES };
 
 /* The work of a backward function: everything, or first what the sum over tensor ranks needs. */
 typedef enum gpt_pass { GPT_PASS_BOTH = 0, GPT_PASS_INPUTS, GPT_PASS_WEIGHTS } gpt_pass;
@@ -272,17 +274,19 @@ static inline int gpt_base_array(const gpt_model* model) {
 }
 gpt_rows gpt_base_bucket(const gpt_model* model, int64_t bucket);
 
-/* A tied table is no state, because first and last layer read it: it lies in a buffer, and its
- * gradient, masters and moments are states of the embedding. */
+/* A tied table that trains is a state of the embedding that the classifier shares.  A frozen one
+ * lies in a buffer. */
+static inline int gpt_trains_tied(const gpt_config* config) {
+    return config->is_tied && !config->lora.rank;
+}
 static inline int gpt_is_in_table(const gpt_model* model, int array, int64_t bucket) {
-    return model->config.is_tied && array == gpt_base_array(model) && bucket == 0;
+    return model->config.is_tied && array == GPT_FROZEN && bucket == 0;
 }
 static inline int64_t gpt_table_elements(const gpt_model* model) {
     return model->base.at[GPT_W_NORM1]; /* of the whole bucket */
 }
-/* The gradient of a tied classifier: is zero at the begin of a step; is added to that of the
- * embedding in the first layer's last backward, so that groups add in the same order. */
-void gpt_clear_tied(gpt_model* model);
+/* The gradient of a tied classifier is added to that of the embedding in the first layer's last
+ * backward, so that groups add in the same order. */
 void gpt_add_tied(gpt_model* model);
 
 /* The bucket with parameter i. */

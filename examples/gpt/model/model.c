@@ -646,16 +646,14 @@ static void gpt_fill_bytes(gpt_model* model, int is_grouped, int64_t n_bytes[GPT
     const gpt_config* config = &model->config;
     const gpt_shapes shapes = gpt_shapes_make(config);
     const int64_t n_angles = model->share.layout.local_tokens * gpt_head_size(config);
-    const int64_t n_tied = config->is_tied ? gpt_table_elements(model) : 0;
-    const int64_t n_tied_trained = config->lora.rank ? 0 : n_tied;
+    const int is_frozen = config->is_tied && config->lora.rank;
     memset(n_bytes, 0, GPT_N_BUFFERS * sizeof *n_bytes);
     n_bytes[GPT_BUFFER_ROPE] = gpt_sum_bytes(model, n_angles);
     n_bytes[GPT_BUFFER_NUMBERS] = model->n_rows * (int64_t)sizeof *model->token_numbers;
     n_bytes[GPT_BUFFER_LOSSES] = model->n_rows * (int64_t)sizeof *model->losses;
     n_bytes[GPT_BUFFER_TOTALS] = gpt_totals_bytes(model);
     n_bytes[GPT_BUFFER_UPDATE] = GPT_VALUES_BYTES;
-    n_bytes[GPT_BUFFER_TABLE] = gpt_n_bytes(model, n_tied);
-    n_bytes[GPT_BUFFER_TABLE_GRADIENT] = gpt_sum_bytes(model, n_tied_trained);
+    n_bytes[GPT_BUFFER_TABLE] = is_frozen ? gpt_n_bytes(model, gpt_table_elements(model)) : 0;
     if (model->kernels.scratch_bytes)
         n_bytes[GPT_BUFFER_SCRATCH] = model->kernels.scratch_bytes(model->kernels.context, &shapes);
     n_bytes[GPT_BUFFER_PARTIAL] = gpt_partial_bytes(model);
@@ -683,7 +681,6 @@ static const memo_session_buffer gpt_buffers[] = {
     {"totals", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
     {"update", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
     {"tied table", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
-    {"gradient of the classifier", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
     {"scratch of kernels", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
     {"partial sums", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
     {"attention over ranks", 0, 0, MEMO_PASS_SESSION, 0, MEMO_PASS_SESSION, 0, 0},
@@ -795,6 +792,16 @@ static void gpt_fill_states(const gpt_model* model, memo_state states[GPT_N_STAT
         states[s].uses = gpt_state_uses(model, array, place);
         states[s].kinds = kinds[place];
     }
+    if (!gpt_trains_tied(&model->config)) return;
+
+    memo_state* const table = &states[GPT_N_PLACES * GPT_WEIGHTS];
+    table->uses |= MEMO_STATE_SHARED;
+    table->kinds = MEMO_STATE_FIRST | MEMO_STATE_LAST;
+    memo_state* const gradient = &states[GPT_TIED_GRADIENT];
+    gradient->name = "classifier.table.gradient";
+    gradient->size_bytes = gpt_sum_bytes(model, gpt_table_elements(model));
+    gradient->uses = MEMO_STATE_GRADIENT | MEMO_STATE_SHARED;
+    gradient->kinds = MEMO_STATE_FIRST | MEMO_STATE_LAST;
 }
 
 /* The caller's budgets, and the model. */
@@ -813,12 +820,12 @@ static memo_session_desc gpt_session_desc(gpt_model* model, const gpt_desc* desc
     gpt_fill_states(model, model->states);
     s.states = model->states;
     /* The frozen ones are last. */
-    s.n_states = desc->config.lora.rank ? GPT_N_STATES : GPT_N_PLACES * GPT_FROZEN;
+    s.n_states = GPT_N_PLACES * GPT_FROZEN + gpt_trains_tied(&desc->config);
+    if (desc->config.lora.rank) s.n_states = GPT_N_STATES;
     s.fetch = desc->config.lora.rank ? gpt_fetch_weights : NULL;
     s.update = gpt_update_bucket;
-    /* A tied table that trains is no state. */
     if (model->kernels.update_on_host && !model->zero && desc->config.clip_by != GPT_CLIP_LAYER &&
-        (!desc->config.is_tied || desc->config.lora.rank))
+        !gpt_trains_tied(&desc->config))
         s.update_host = gpt_update_bucket_on_host;
     s.tensors = tensors;
     s.n_tensors = gpt_n_tensors(&desc->config);
@@ -866,7 +873,6 @@ memo_status gpt_restart(gpt_model* model, memo_error* error) {
     snprintf(model->phase, sizeof model->phase, "initial values");
     gpt_join_sums(model);
     gpt_clear(model, model->totals, gpt_totals_bytes(model));
-    gpt_clear_tied(model);
     GPT_TRY(model, memo_session_fill_states(model->session, gpt_initialize_bucket, &model->error));
     gpt_synchronize(model);
     model->n_updates = model->first_update = 0;

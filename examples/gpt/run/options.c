@@ -591,7 +591,7 @@ static memo_status train_check_fused(const train_options* o, memo_error* error) 
 /* Refuses --update host if an option or the program needs the states on the device. */
 static memo_status train_check_update(const train_options* o, memo_error* error) {
     const char* why = o->architecture.is_tied && !o->architecture.lora.rank
-                          ? "--model with tied tables, which stay on the device; --update device"
+                          ? "--model with tied tables, which two layers share; --update device"
                       : o->zero ? "--zero: its ranks gather weights after an update; --zero 0"
                       : o->clip_by == GPT_CLIP_LAYER
                           ? "--clip-by layer, whose norms are of the device; --clip-by before"
