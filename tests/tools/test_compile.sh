@@ -441,6 +441,24 @@ nights() {
     grep -q "^ *part: \[asan-ubsan, tsan\]" $workflow && grep -q 'bash .ci/night ${{ matrix.part }} ${{ matrix.shard }}' $workflow
 }
 
+# Each job leaves its logs, and a part whose tests are counted is a job's artifact; one that ran fewer tests is named.
+nights_are_counted() {
+    awk '/^  [a-z-]+:$/ && is_job { if (job && !has) print job " leaves no artifact"; job = $1; has = 0 }
+        /^jobs:/ { is_job = 1 }
+        /upload-artifact/ { has = 1 }
+        END { if (!has) print job " leaves no artifact" }' .github/workflows/ci.yml >"$folder/lacks"
+    ! grep . "$folder/lacks" || return 1
+    mkdir -p "$folder/few"
+    while read -r part least; do
+        case $part in '#'* | test) continue ;; esac
+        grep -q "^ *\(name: \|part: .*\)${part%-[0-9]}" .github/workflows/ci.yml || { echo "$part: no artifact"; return 1; }
+        rm -rf "$folder/few/$part" && mkdir "$folder/few/$part" && echo "$least passed, 0 failed" >"$folder/few/$part/log.log"
+    done <.ci/least
+    run bash .ci/counts "$folder/few" || return 1
+    printf 'ok 1 - a\nok 2 - b # SKIP c\n' >"$folder/few/tsan/log.log"
+    ! bash .ci/counts "$folder/few" >"$folder/counted" && grep -q '^tsan: 1 tests, not ' "$folder/counted"
+}
+
 # ---- the tests ----
 
 test_is "only memo_ is exported" exports $first_c c c99
@@ -488,6 +506,7 @@ test_is "types before the implementation begin with memo_ or memoi_" types
 test_is "no header uses another's memoi_" borrowings
 test_is "documents name what is there" names_in_documents
 test_with bash "a night runs every test program under each sanitizer" nights
+test_with bash "a night leaves logs, whose tests are counted" nights_are_counted
 test_is "inputs of fuzzers lie in a folder of their kind" stray_inputs
 test_is "style: headers have at most 100 columns" columns
 test_is "a room has at most 950 lines" room_lines
