@@ -68,6 +68,6 @@ for room in $(cd src && grep -lr '^ *MEMO_ASSERT(' . ../extras | sort); do
             n_named += k <= n
             if (k > n) missing = missing "\n#   " text
         }
-        END { printf "# %s: %d of %d%s\n", room, n_named, n_all, n_named ? missing : "" }' "$folder/named" -
+        END { printf "# %s: %d of %d%s\n", room, n_named, n_all, missing }' "$folder/named" -
 done
 [ "$failed" -eq 0 ]
