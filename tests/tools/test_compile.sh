@@ -171,7 +171,7 @@ fast_math() { # COMPILER
     refusal='memo\.h: the implementation is compiled with -ffast-math'
     for flags in -ffast-math -Ofast -ffinite-math-only -funsafe-math-optimizations \
         "-fassociative-math -fno-signed-zeros -fno-trapping-math" -fno-signed-zeros; do
-        if $1 -std=c99 -I. -Iextras $flags -fsyntax-only $sources/implementation.c >"$folder/fast" 2>&1; then
+        if $1 -std=c99 -I. -Iextras $flags -E $sources/implementation.c -o "$folder/fast.i" >"$folder/fast" 2>&1; then
             printf '#define MEMO_STATIC\n#define MEMO_IMPLEMENTATION\n#include "memo.h"\n%s\n%s\n' \
                 'int main(void) { memo_host_device_desc desc = MEMO_ZERO(memo_host_device_desc); memo_device* device; memo_error error;' \
                 'if (memo_host_device_create(&desc, &device, &error)) puts(error.message); return 0; }' >"$folder/fast.c"

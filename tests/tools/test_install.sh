@@ -21,11 +21,11 @@ installs() {
     ! grep -n '@' "$folder/prefix/share/pkgconfig/memo.pc"
 }
 
-# From an empty folder, so that only the installed headers are found.
+# From an empty folder, so that only the installed headers are found.  Their implementation is that of the other tests, and compiles.
 builds() { # FLAGS...
-    cp tests/compile/implementation.c tests/compile/user.c "$folder/empty/" || return 1
-    (cd "$folder/empty" && { [ -f built.o ] || $cc -std=c99 -c implementation.c -o built.o "$@"; } &&
-        $cc -std=c99 user.c built.o -o user "$@" && ./user)
+    $make --no-print-directory -s build/tests/lib.a >&2 && cp tests/compile/implementation.c tests/compile/user.c "$folder/empty/" || return 1
+    library=$PWD/build/tests/lib.a lp_libs=$(sed -n 's/^LP_SOLVE_LIBS := //p' build/config.mk)
+    (cd "$folder/empty" && $cc -std=c99 -fsyntax-only implementation.c "$@" && $cc -std=c99 user.c "$library" -o user "$@" $lp_libs && ./user)
 }
 
 with_include_path() { builds "-I$folder/prefix/include" "-I$folder/prefix/include/memo" -lpthread -lm; }
@@ -115,12 +115,13 @@ releases() {
     (cd "$folder/next" && [ "$(git tag)" = v3.14.15 ])
 }
 
-# The command of the README, in a copy with the objects of the tests' trainer; memo, which they do not share, is compiled without the
-# optimizer, in a fifth of the time.  On a GPU only as far as the shell can read it.
+# The command of the README, in a copy with the objects of the tests' trainer, and each push their memo.  On a GPU only as far as the
+# shell can read it.
 runs() {
     mkdir -p "$folder/run/build/examples" && cp -Rp Makefile memo*.h memo*.cuh src extras scripts examples docs README.md "$folder/run/" &&
         cp -Rp build/config.mk build/joined "$folder/run/build/" || return 1
     [ ! -d build/examples/gpt ] || cp -Rp build/examples/gpt "$folder/run/build/examples/" || return 1
+    tests_all || { $make --no-print-directory -s build/tests/lib.a >&2 && ld -r build/tests/lib/*.o -o "$folder/run/build/examples/memo.o"; } || return 1
     (cd "$folder/run" && MAKEFLAGS= $make --no-print-directory run RUN_FLAGS="--dry-run" CFLAGS=-O0 RUN_CUDA=) || return 1
     for cudnn in "" "a folder"; do
         line=$(MAKEFLAGS= $make --no-print-directory -n run RUN_CUDA=_cuda CUDNN="$cudnn" | tail -n 1)
