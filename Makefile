@@ -69,7 +69,7 @@ WARNINGS = -Wall -Wextra -Wpedantic -Wconversion -Wshadow $(if $(WERROR),$(if $(
 # -g1: lines for the reports of sanitizers; with variables a quarter more time goes into compiling (CFLAGS=-g has them).
 FLAGS    = -std=c99 -g1 -I. -Iexamples $(WARNINGS) -pthread
 
-# Compiling takes most of the time of a test run, so tests are built with -O1; their library, which plans, with -O2.
+# Tests that compute much are built with -O1, others with -O0 (tests/build.mk); their library, which plans, with -O2.
 OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT)),-O1)
 OPTIMIZE_asan-ubsan := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 OPTIMIZE_faults     := $(OPTIMIZE_asan-ubsan) -DMEMO_TEST_FAULTS -include tests/support/scarce.h

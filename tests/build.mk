@@ -18,7 +18,8 @@ build/strict/tests/%.o: tests/cuda/%.cpp Makefile tests/build.mk
 
 # Outside of variants the library has the private functions too, and these programs take them from it: to compile them again at -O0
 # would take three times as long as all else.  A program that redefines what they use, such as MEMO_MALLOC, does not compile so.
-SHARED := $(if $(VARIANT),,arena bilevel degrees hooks mistakes paper_tables plan plan_file row_kernels segments sharding)
+SHARED := $(if $(VARIANT),,arena bilevel caching cursor degrees hooks messages mistakes paper_tables plan plan_file \
+	recorder row_kernels segments sharding states_law turns)
 SHARED := $(SHARED:%=$(BUILD)/tests/test_%)
 $(if $(VARIANT),,$(LIB_FOLDER)/memo.o): private ASSERTS += '-DMEMOI=extern MEMO_UNUSED' -Wno-static-in-inline # clang's
 $(SHARED): private ASSERTS += '-DMEMOI=extern inline __attribute__((gnu_inline, unused))' -isystem .
@@ -26,10 +27,12 @@ $(TEST_LIB): $(patsubst tests/lib/%.c,$(LIB_FOLDER)/%.o,$(wildcard tests/lib/*.c
 	@rm -f $@
 	$(Q)$(AR) rcs $@ $^
 
-# Programs that compute little: the optimizer would take longer than it saves, under sanitizers too.
-UNOPTIMIZED := arena comm corpus descs hooks host_device law layout_plan mistakes models plan_file recorder sharding spill trace \
-	train_faults
-$(UNOPTIMIZED:%=$(BUILD)/tests/test_%) $(SHARED): private OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT):-O1%=-O0%),-O0)
+# For other programs the optimizer would take longer than it saves, under sanitizers too.
+OPTIMIZED := comm_nccl gpt gpt_gradients gpt_ranks gpt_tensor gpt_update lora pack plan_limits plan_streams sequence sp_attention swap \
+	swap_plan
+# In variants these have their own implementation, and plan.
+OPTIMIZED += $(if $(VARIANT),bilevel caching cursor degrees messages paper_tables plan row_kernels segments states_law turns)
+$(filter-out $(OPTIMIZED:%=$(BUILD)/tests/test_%),$(TEST_PROGRAMS)): private OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT):-O1%=-O0%),-O0)
 
 OWN_MEMO := $(if $(INSTEAD),,$(patsubst %.c,$(BUILD)/tests/%,$(notdir $(shell grep -l '^\#define MEMO_STATIC' $(wildcard tests/*/test_*.c)))))
 OWN_MEMO := $(filter-out $(SHARED),$(OWN_MEMO))

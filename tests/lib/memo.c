@@ -1,5 +1,11 @@
 /* The implementation, compiled once for all tests that use public functions alone. */
 #include "../support/scarce.h"
+#ifdef MEMOI /* programs take private functions from here, too */
+#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
+#define TURNS_IN_LIBRARY
+#include "../support/turns.h"
+#endif
 #define MEMO_IMPLEMENTATION
 #define MEMO_PLAN_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION

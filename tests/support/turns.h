@@ -18,8 +18,18 @@
 
 #define MEMOB_TURN(event) turn_##event
 
+/* Functions and variables are the program's own, as memo's implementation is; or they are in the
+ * library of the tests, for programs that take private functions from it (tests/build.mk). */
+#if !defined(MEMOI)
+#define TURNS static
+#elif defined(TURNS_IN_LIBRARY)
+#define TURNS
+#else
+#define TURNS MEMOI
+#endif
+
 enum { TURNS_MAX = 64 };
-static struct {
+struct turns_state {
     pthread_mutex_t lock;
     pthread_cond_t changed[TURNS_MAX], created;
     pthread_t threads[TURNS_MAX];
@@ -28,20 +38,27 @@ static struct {
     int64_t tick_ns; /* of a turn; 0: the real clock, and a sleep takes one turn */
     uint64_t seed, random;
     int is_on;
-} turns_state = {.lock = PTHREAD_MUTEX_INITIALIZER, .created = PTHREAD_COND_INITIALIZER};
-static __thread int turn_me = -1; /* of other threads, which the turns leave alone */
+};
+#if !defined(MEMOI) || defined(TURNS_IN_LIBRARY)
+TURNS struct turns_state turns_state = {.lock = PTHREAD_MUTEX_INITIALIZER,
+                                        .created = PTHREAD_COND_INITIALIZER};
+TURNS __thread int turn_me = -1; /* of other threads, which the turns leave alone */
+#else
+extern struct turns_state turns_state;
+extern __thread int turn_me;
+#endif
 
-static uint64_t turns_random(void) {
+TURNS uint64_t turns_random(void) {
     turns_state.random = turns_state.random * 6364136223846793005u + 1442695040888963407u;
     return turns_state.random >> 24;
 }
 /* A thread of shift k is chosen 2^k times as seldom. */
-static void turns_add(int k) {
+TURNS void turns_add(int k) {
     turns_state.is_alive[k] = 1;
     turns_state.shift[k] = (int)(turns_random() % 4 * 2);
     pthread_cond_init(&turns_state.changed[k], NULL);
 }
-static void turns_pass(int me) {
+TURNS void turns_pass(int me) {
     uint64_t random;
     if (++turns_state.n_turns > 2000000) {
         printf("# turns: no thread goes on, seed %llu\n", (unsigned long long)turns_state.seed);
@@ -56,10 +73,10 @@ static void turns_pass(int me) {
     if (turns_state.now == me) return;
     pthread_cond_signal(&turns_state.changed[turns_state.now]);
 }
-static void turns_await(int me) {
+TURNS void turns_await(int me) {
     while (turns_state.now != me) pthread_cond_wait(&turns_state.changed[me], &turns_state.lock);
 }
-static int turn_waits(void) {
+TURNS int turn_waits(void) {
     if (!turns_state.is_on || turn_me < 0) return 0;
     pthread_mutex_lock(&turns_state.lock);
     turns_pass(turn_me);
@@ -69,7 +86,7 @@ static int turn_waits(void) {
 }
 
 /* The clock of the calling thread. */
-static int turns_clock(clockid_t clock, struct timespec* time) {
+TURNS int turns_clock(clockid_t clock, struct timespec* time) {
     const int64_t now_ns = 1000000000 + turns_state.n_turns * turns_state.tick_ns;
     if (!turns_state.is_on || turn_me < 0 || !turns_state.tick_ns)
         return clock_gettime(clock, time);
@@ -78,7 +95,7 @@ static int turns_clock(clockid_t clock, struct timespec* time) {
     return 0;
 }
 #define clock_gettime turns_clock
-static int turn_sleeps(int64_t until_ns) {
+TURNS int turn_sleeps(int64_t until_ns) {
     int takes_turns = turn_waits();
     while (takes_turns && turns_state.tick_ns &&
            1000000000 + turns_state.n_turns * turns_state.tick_ns < until_ns)
@@ -87,7 +104,7 @@ static int turn_sleeps(int64_t until_ns) {
 }
 
 /* In a new thread, which waits for its turn; its creator waits until it is there. */
-static int turn_begins(void) {
+TURNS int turn_begins(void) {
     if (!turns_state.is_on) return 0;
     pthread_mutex_lock(&turns_state.lock);
     if (turns_state.n == TURNS_MAX) abort();
@@ -100,7 +117,7 @@ static int turn_begins(void) {
     pthread_mutex_unlock(&turns_state.lock);
     return 1;
 }
-static int turn_creates(void) {
+TURNS int turn_creates(void) {
     if (!turns_state.is_on || turn_me < 0) return 0;
     pthread_mutex_lock(&turns_state.lock);
     while (turns_state.n == turns_state.n_known)
@@ -109,7 +126,7 @@ static int turn_creates(void) {
     pthread_mutex_unlock(&turns_state.lock);
     return 1;
 }
-static int turn_ends(void) {
+TURNS int turn_ends(void) {
     if (!turns_state.is_on || turn_me < 0) return 0;
     pthread_mutex_lock(&turns_state.lock);
     turns_state.is_alive[turn_me] = 0;
@@ -119,7 +136,7 @@ static int turn_ends(void) {
     return 1;
 }
 /* Until the thread has ended: a join would keep the turn. */
-static int turn_joins(pthread_t thread) {
+TURNS int turn_joins(pthread_t thread) {
     int k = turns_state.n - 1;
     if (!turns_state.is_on || turn_me < 0) return 0;
     while (k > 0 && !(turns_state.is_alive[k] && pthread_equal(turns_state.threads[k], thread)))
@@ -130,7 +147,7 @@ static int turn_joins(pthread_t thread) {
 
 /* From here on threads that begin take turns with the calling thread, until turns_end; devices are
  * made and destroyed between the two. */
-static void turns_begin(uint64_t seed) {
+TURNS void turns_begin(uint64_t seed) {
     turns_state.seed = turns_state.random = seed;
     turns_state.n = turns_state.n_known = 1;
     turns_state.now = turn_me = 0;
@@ -138,7 +155,7 @@ static void turns_begin(uint64_t seed) {
     turns_add(0);
     turns_state.is_on = 1;
 }
-static void turns_end(void) {
+TURNS void turns_end(void) {
     turns_state.is_on = 0;
     turn_me = -1;
 }
