@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """mutation.py - how many random changes of the rooms do the tests see?  Run from the project's root: make -f .ci/checks.mk mutation
 
-  python3 tests/mutation.py [--seed N] [--count 40] [--jobs 2] [--least 36] [PART ...]
+  python3 tests/mutation.py [--seed N] [--count 40] [--jobs 2] [--least 36] [--tests "test_a test_b"] [PART ...]
 
 COUNT one-line changes of src/ (no CUDA) and extras/ are drawn from the seed: another comparison, a statement or a wait less, an
-argument or a sum off by one.  PART: only files whose path contains one.  All are compiled into one copy of the tree, in
-build/mutation, and MEMO_PLANTED=K in the environment makes the change K.  One run of each test program shows which changes it
-reaches.  Then each change runs the programs that reach it, the fast ones first, until one fails; under MEMO_TEST_ALL these run
-as under `make test-all`.  A change that none sees is shown: find out whether it changes behaviour, and write its test.
-The last line is "N caught, N survived, N reached by no test".  Exit status 1 if fewer than --least of COUNT are caught."""
+argument or a sum off by one.  PART: only files whose path contains one.  --tests: only these programs look.  All are compiled into
+one copy of the tree, in build/mutation, and MEMO_PLANTED=K in the environment makes the change K.  One run of each test program
+shows which changes it reaches.  Then each change runs the programs that reach it, the fast ones first, until one fails; under
+MEMO_TEST_ALL these run as under `make test-all`.  A change that none sees is shown: find out whether it changes behaviour, and
+write its test.  The last line is "N caught, N survived, N reached by no test".  Exit status 1 if fewer than --least of COUNT are
+caught."""
 import argparse
 import concurrent.futures
 import glob
@@ -219,10 +220,11 @@ def build(arguments):
         plant(chosen, paths)
         bad = compiles(compiler)
     copy = os.path.abspath(FOLDER)
-    names = subprocess.run(["make", "-s", "-f", "Makefile", "-f", "-", "names"], cwd=FOLDER, capture_output=True, text=True, check=True,
-                           input="names: ; @echo $(SCRIPTED) : $(TEST_SCRIPTS) $(TEST_PROGRAMS)").stdout.split()
-    run(["make", "-k", f"-j{arguments.jobs}", f"CC={compiler}", f"CPPFLAGS=-include {copy}/planted.h", f"LDLIBS={copy}/planted.o", "test-programs",
-         *names[:names.index(":")]], f"{FOLDER}/build.log", MEMO_NO_INSTALL="1")
+    tests = [f"TESTS={arguments.tests}"] if arguments.tests else []
+    names = subprocess.run(["make", "-s", "-f", "Makefile", "-f", "-", *tests, "names"], cwd=FOLDER, capture_output=True, text=True,
+                           check=True, input="names: ; @echo $(if $(TEST_SCRIPTS),$(SCRIPTED)) : $(TEST_SCRIPTS) $(TEST_PROGRAMS)").stdout.split()
+    run(["make", "-k", f"-j{arguments.jobs}", f"CC={compiler}", f"CPPFLAGS=-include {copy}/planted.h", f"LDLIBS={copy}/planted.o", *tests,
+         "test-programs", *names[:names.index(":")]], f"{FOLDER}/build.log", MEMO_NO_INSTALL="1")
     return chosen, [name for name in names[names.index(":") + 1:] if os.path.isfile(f"{FOLDER}/{name}") and not OTHERS.search(name)]
 
 
@@ -232,6 +234,7 @@ def main():
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--least", type=int, default=36)
+    parser.add_argument("--tests")
     parser.add_argument("parts", nargs="*")
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}", flush=True)
