@@ -222,7 +222,7 @@ def build(arguments):
     copy = os.path.abspath(FOLDER)
     tests = [f"TESTS={arguments.tests}"] if arguments.tests else []
     names = subprocess.run(["make", "-s", "-f", "Makefile", "-f", "-", *tests, "names"], cwd=FOLDER, capture_output=True, text=True,
-                           check=True, input="names: ; @echo $(if $(TEST_SCRIPTS),$(SCRIPTED)) : $(TEST_SCRIPTS) $(TEST_PROGRAMS)").stdout.split()
+                           check=True, input="names: ; @echo $(if $(TEST_SCRIPTS),$(SCRIPTED)) : $(TEST_SCRIPTS) $(TEST_PROGRAMS)").stdout.strip().split("\n")[-1].split()
     run(["make", "-k", f"-j{arguments.jobs}", f"CC={compiler}", f"CPPFLAGS=-include {copy}/planted.h", f"LDLIBS={copy}/planted.o", *tests,
          "test-programs", *names[:names.index(":")]], f"{FOLDER}/build.log", MEMO_NO_INSTALL="1")
     return chosen, [name for name in names[names.index(":") + 1:] if os.path.isfile(f"{FOLDER}/{name}") and not OTHERS.search(name)]

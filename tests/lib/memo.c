@@ -2,7 +2,7 @@
 #include "../support/scarce.h"
 #ifdef MEMOI /* programs take private functions from here, too */
 #define _POSIX_C_SOURCE 200809L
-#define _DEFAULT_SOURCE
+#define _DEFAULT_SOURCE 1
 #define TURNS_IN_LIBRARY
 #include "../support/turns.h"
 #endif
