@@ -188,7 +188,9 @@ typedef struct memo_profile {
                                 0: not measured */
     double recompute_call_s; /* of each tensor with recomputed rows, in addition to the rows */
     /* Copies slow computation.  A step takes so much longer for each byte that is copied to the
-     * host [0] and to the device [1] while the step computes. */
+     * host [0] and to the device [1] while the step computes.  0: it takes no longer, or this was
+     * not measured: timed steps need room for a copy beside their plan, on the device and on the
+     * host, a stream that computes, and no order. */
     double slowdown_s_per_byte[2];
     memo_profile_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
     /* A small and a large copy.  All zero: copies take no time.  If only the large copy was
@@ -1196,6 +1198,7 @@ MEMO_API memo_session_info memo_session_get_info(const memo_session* session);
  *   4 session
  *     >>session state          errors, spans, the current shape
  *     >>session desc           a desc, checked and copied
+ *     >>session slowing        how much copies beside layers slow them
  *     >>session agreement      what ranks decide together; the session of a desc
  *     >>session states         weights, gradients, optimizer states
  *     >>session checked        hashes of tensors between forward and backward
@@ -5527,9 +5530,8 @@ typedef struct memoi_rows_clock {
 /* The trainer's part: an update takes its time. */
 MEMOI memo_status memoi_rows_update(void* clock, int32_t layer) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
-                    c->desc->profile->update_s_per_byte *
-                        memob_states_update_bytes(c->states, layer));
+    memob_clock_compute(&c->now, c->desc->profile->update_s_per_byte *
+                                     memob_states_update_bytes(c->states, layer));
     return MEMO_STATUS_OK;
 }
 
@@ -5584,7 +5586,7 @@ MEMOI memo_status memoi_rows_find_law(memoi_rows_clock* c, memo_error* error) {
 }
 
 MEMOI void memoi_rows_between(memoi_rows_clock* c) {
-    memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE, c->desc->profile->between_s);
+    memob_clock_compute(&c->now, c->desc->profile->between_s);
 }
 
 /* What the trainer computes in a visit. */
@@ -7101,7 +7103,10 @@ enum {
     MEMOI_SPAN_TENSOR, /* recomputation of tensor 0; tensor t has MEMOI_SPAN_TENSOR + t */
     MEMOI_SPAN_UPDATE_FIRST = MEMOI_SPAN_TENSOR + MEMO_PROFILE_TENSORS_MAX, /* at step 0 */
     MEMOI_SPAN_UPDATE_LAST,                                                 /* likewise */
-    MEMOI_SPANS_MAX
+    /* No time: bytes that were copied beside the layer's forward, and beside its backward;
+     * negative: to the device.  See >>session slowing. */
+    MEMOI_SPAN_BESIDE,
+    MEMOI_SPANS_MAX = MEMOI_SPAN_BESIDE + 2
 };
 static const int32_t memoi_span_of_pass[] = {-1, MEMOI_SPAN_FORWARD, MEMOI_SPAN_BETWEEN,
                                              MEMOI_SPAN_BACKWARD, -1}; /* -1: none */
@@ -7114,12 +7119,22 @@ MEMOI int memoi_span_is_of_layer(int64_t span) {
 
 #define MEMOI_SESSION_REPETITIONS 11 /* micro-batches that are timed */
 
-/* Measures every second span of a kind, one after the other. */
+/* Measures a span, or a part of one. */
 typedef struct memoi_timer {
     memo_event events[2]; /* of begin and end */
     double* span_s;       /* to be added to, once the device is so far; NULL: none */
     double scale;         /* of what is added */
 } memoi_timer;
+#define MEMOI_TIMERS_MAX 4096
+
+/* Copies that are only there to find how much copies slow computation: >>session slowing. */
+typedef struct memoi_slowing {
+    memob_engine engine; /* its streams, and memory for a copy on the host */
+    memo_event event;
+    int64_t n_bytes; /* of a copy; 0: it is not measured */
+    int64_t at;      /* of a copy in the session's device memory */
+    int32_t is_open; /* 1, 2: the open layer has copies to the host, to the device */
+} memoi_slowing;
 
 /* A plan with the memory that its desc points to. */
 typedef struct memoi_step_plan {
@@ -7202,10 +7217,11 @@ typedef struct memoi_timing {
     int64_t n_batches;         /* micro-batches with a backward that have begun */
     int is_open;               /* a micro-batch that is timed has begun and not ended */
     double host_s, host_bytes; /* of updates on the host */
-    memo_profile* profiles;    /* (n_shapes); until times are known: of copies, in the first */
-    int is_known;              /* profiles has times */
-    int is_lost;               /* neither plan could be opened */
-    char why[200];             /* the first plan stays; "": it does not */
+    memoi_slowing slowing;
+    memo_profile* profiles; /* (n_shapes); until times are known: of copies, in the first */
+    int is_known;           /* profiles has times */
+    int is_lost;            /* neither plan could be opened */
+    char why[200];          /* the first plan stays; "": it does not */
 } memoi_timing;
 
 /* What a shape has of its own. */
@@ -7291,11 +7307,14 @@ struct memo_session {
     /* Times: (n_steps of the longest shape, MEMOI_SPANS_MAX, repetitions), then the median in the
      * first.  NULL: nothing is timed. */
     double* spans_s;
-    memoi_timer timers[2 * MEMOI_SPANS_MAX];
-    unsigned char next_timer[MEMOI_SPANS_MAX]; /* of both of a span, the one that begins next */
+    /* One after the other, around: those of a micro-batch, if they are not too many.  They are read
+     * when the next timed micro-batch begins, so the host waits for the device there alone. */
+    memoi_timer* timers;
+    int32_t n_timers, next_timer;
+    int32_t open_timers[MEMOI_SPANS_MAX]; /* of the open part of a span */
     int32_t repetition;
     double* layers_s;    /* (n_steps of the longest shape), for a median */
-    memob_arrays arrays; /* of both */
+    memob_arrays arrays; /* of all three */
 };
 
 const char* memo_policy_name(memo_policy policy) {
@@ -7575,12 +7594,19 @@ MEMOI memo_status memoi_session_read_timer(memo_session* s, memoi_timer* timer, 
     return status;
 }
 
-/* Begins or ends a span, or a part of one: parts add up.  The host is at most two spans of a kind
- * ahead of the device. */
+/* Waits for all spans that were measured. */
+MEMOI memo_status memoi_session_read_timers(memo_session* s, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < s->n_timers && !status; k++)
+        status = memoi_session_read_timer(s, &s->timers[k], error);
+    return status;
+}
+
+/* Begins or ends a span, or a part of one: parts add up.  The host waits if there are more spans
+ * than timers. */
 MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int is_end) {
     double* span_s = memoi_session_span(s, step, what);
-    const int32_t which = s->next_timer[what];
-    memoi_timer* timer = &s->timers[which * MEMOI_SPANS_MAX + what];
+    memoi_timer* timer;
     memo_status status = MEMO_STATUS_OK;
     if (!span_s || s->error.status) return;
     MEMO_ASSERT(s->repetition < MEMOI_SESSION_REPETITIONS); /* 2 */
@@ -7589,6 +7615,11 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
         *span_s += (is_end ? memob_now_s() : -memob_now_s()) * memoi_session_scale(s, step, what);
         return;
     }
+    if (!is_end) {
+        s->open_timers[what] = s->next_timer;
+        s->next_timer = (s->next_timer + 1) % s->n_timers;
+    }
+    timer = &s->timers[s->open_timers[what]];
     if (!is_end) status = memoi_session_read_timer(s, timer, &s->call_error);
     if (!status)
         status = memo_event_record(s->device, timer->events[is_end], s->desc.compute_stream,
@@ -7596,7 +7627,6 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
     if (is_end) {
         timer->span_s = span_s;
         timer->scale = memoi_session_scale(s, step, what);
-        s->next_timer[what] ^= 1;
     }
     (void)memoi_session_is_ok(s, status);
 }
@@ -7642,18 +7672,21 @@ MEMOI int memoi_session_time_begin(memo_session* s) {
     return !t->is_lost;
 }
 
-/* Two timers of each span, before the first that is timed. */
+/* The events of timers, before the first span that is timed. */
 MEMOI memo_status memoi_session_create_timers(memo_session* s) {
-    const int32_t n = s->desc.computes_on_host ? 0 : 4 * MEMOI_SPANS_MAX;
     memo_status status = MEMO_STATUS_OK;
-    for (int32_t k = 0; k < n && !status; k++) {
+    for (int32_t k = 0; k < 2 * s->n_timers && !status; k++) {
         memo_event* event = &s->timers[k / 2].events[k % 2];
-        const int32_t tensor = k / 2 % MEMOI_SPANS_MAX - MEMOI_SPAN_TENSOR;
-        if (*event || memob_is_within(tensor, s->desc.n_tensors, MEMO_PROFILE_TENSORS_MAX - 1))
-            continue;
-        status = memo_event_create(s->device, event, NULL);
+        if (!*event) status = memo_event_create(s->device, event, NULL);
     }
     return status;
+}
+MEMOI void memoi_session_destroy_timers(memo_session* s) {
+    for (int32_t k = 0; k < 2 * s->n_timers; k++)
+        if (s->timers[k / 2].events[k % 2])
+            memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
+    s->timers = NULL; /* of s->arrays */
+    s->n_timers = s->next_timer = 0;
 }
 
 /* Times this micro-batch, behind the first step, if it has half of its shape's rows or more, and
@@ -7664,8 +7697,9 @@ MEMOI void memoi_session_time_batch_begin(memo_session* s) {
     const int is_whole = !s->batch.is_forward_only && 2 * s->batch.n_rows >= s->steps->layer_rows &&
                          s->batch.n_rows > (s->n_of_batch - 1) * s->steps->n_rows;
     if (!t->plan || s->next_turn) return;
-    for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && t->is_open; k++) /* it was abandoned */
+    for (int32_t k = 0; k < s->n_timers && t->is_open; k++) /* it was abandoned */
         s->timers[k].span_s = NULL;
+    (void)memoi_session_is_ok(s, memoi_session_read_timers(s, &s->call_error));
     s->spans_s = NULL;
     t->is_open = is_whole && t->n_ended && part->n_timed < MEMOI_SESSION_REPETITIONS &&
                  !memoi_session_create_timers(s);
@@ -7682,6 +7716,170 @@ MEMOI void memoi_session_time_batch_end(memo_session* s) {
     if (!s->timing.is_open || s->error.status || !is_over) return;
     s->timing.is_open = 0;
     s->part->n_timed++;
+}
+
+/* --- >>session slowing ---
+ * Knows: how much copies slow computation, found in the timed steps.  Knows nothing of plans.
+ *
+ * Each layer is timed alone: it begins when no copy is under way.  From the second micro-batch on
+ * two of three layers run beside copies of known bytes, one way, whose memory no one else uses.
+ * What a layer takes longer than alone, over the bytes, is the slowdown; the median of the layers
+ * counts.  Then spans beside copies lose what the copies cost, so that all are times alone.
+ *
+ * 1. Copies are over when their layer ends, for all that the compute stream does then. */
+
+#define MEMOI_SLOWING_BYTES  ((int64_t)32 << 20) /* of a copy, at most */
+#define MEMOI_SLOWING_COPIES 1024                /* beside a pass of a layer, at most */
+#define MEMOI_SLOWING_SHARE  0.8                 /* of a pass, that copies take */
+
+/* An event, two streams and memory for a copy: of the budgets, beside the first plan.  Without room
+ * nothing is measured.  host_bytes: of rows. */
+MEMOI void memoi_slowing_create(memo_session* s, int64_t device_bytes, int64_t host_bytes) {
+    memoi_slowing* slowing = &s->timing.slowing;
+    memob_engine* e = &slowing->engine;
+    const int64_t rows_bytes = memob_align_up(host_bytes, MEMOB_DEVICE_ALIGNMENT);
+    const int64_t room_bytes = s->desc.host_bytes - rows_bytes - s->states_sizes.host_bytes;
+    int64_t n_bytes;
+    slowing->at = memob_align_up(device_bytes, MEMOB_DEVICE_ALIGNMENT);
+    n_bytes = memob_min(MEMOI_SLOWING_BYTES, s->memory_bytes - slowing->at);
+    if (s->desc.host_bytes) n_bytes = memob_min(n_bytes, room_bytes);
+    n_bytes = n_bytes / MEMOB_DEVICE_ALIGNMENT * MEMOB_DEVICE_ALIGNMENT;
+    if (n_bytes <= 0 || s->desc.computes_on_host) return;
+
+    memob_engine_begin(e, s->device, s->desc.compute_stream, 0, (char*)s->device_memory,
+                       s->desc.host_memory ? (char*)s->host_memory + rows_bytes : NULL);
+    e->events = &slowing->event;
+    e->n_events = 1;
+    if (memob_engine_acquire(e, "memo_session_desc", 0, n_bytes, NULL) ||
+        memob_engine_take_streams(e, MEMOB_STREAM_TO_DEVICE, NULL) ||
+        memo_event_create_untimed(s->device, &slowing->event, NULL))
+        return;
+    slowing->n_bytes = n_bytes;
+}
+
+MEMOI void memoi_slowing_destroy(memo_session* s) {
+    memob_engine_release(&s->timing.slowing.engine);
+    memset(&s->timing.slowing, 0, sizeof s->timing.slowing);
+}
+
+/* One stream waits for what another was given. */
+MEMOI void memoi_slowing_follow(memo_session* s, memo_stream stream, memo_stream other) {
+    const memo_event event = s->timing.slowing.event;
+    if (!memoi_session_is_ok(s, memo_event_record(s->device, event, other, &s->call_error))) return;
+    (void)memoi_session_is_ok(s, memo_event_wait(s->device, event, stream, &s->call_error));
+}
+
+/* 1: this micro-batch is timed, and there is memory for copies. */
+MEMOI int memoi_slowing_is_on(const memo_session* s) {
+    return s->spans_s && s->timing.slowing.n_bytes && !s->error.status;
+}
+
+/* What is computed next runs beside no copy. */
+MEMOI void memoi_slowing_separate(memo_session* s) {
+    const memob_engine* e = &s->part->step->desc.sink->engine;
+    for (int32_t k = MEMOB_STREAM_TO_HOST; k <= MEMOB_STREAM_TO_DEVICE; k++)
+        if (memoi_slowing_is_on(s) && e->streams[k])
+            memoi_slowing_follow(s, s->desc.compute_stream, e->streams[k]);
+}
+
+/* A pass of a layer is about to be computed.  Beside copies, if it is a turn of such; they end
+ * before it, if it takes as long as the first time.  A place of an order has several visits, of
+ * which each would need its time. */
+MEMOI void memoi_slowing_begin(memo_session* s, int32_t step, int is_backward) {
+    const int32_t turn = (step + s->repetition) % 3, way = turn - 1; /* turn 0: no copies */
+    const int32_t what = is_backward ? MEMOI_SPAN_BACKWARD : MEMOI_SPAN_FORWARD;
+    const double* span_s = memoi_session_span(s, step, what);
+    memoi_slowing* slowing = &s->timing.slowing;
+    const memo_profile_transfer* copy = &s->timing.profiles->copies[1];
+    memob_engine* e = &slowing->engine;
+    double copy_s, n_bytes, scale;
+    if (!memoi_slowing_is_on(s) || !s->repetition || way < 0 || s->steps->order) return;
+
+    /* So many bytes. */
+    scale = memoi_session_scale(s, step, what);
+    copy_s = way ? copy->back_s : copy->out_s;
+    if (copy_s <= 0) return;
+    n_bytes = MEMOI_SLOWING_SHARE * span_s[0] / scale * ((double)copy->size_bytes / copy_s);
+    n_bytes = fmin(n_bytes, MEMOI_SLOWING_COPIES * (double)slowing->n_bytes);
+    if (n_bytes > (double)slowing->n_bytes)
+        n_bytes = floor(n_bytes / (double)slowing->n_bytes) * (double)slowing->n_bytes;
+    if (!(n_bytes >= MEMOB_DEVICE_ALIGNMENT)) return;
+
+    /* They begin with the layer. */
+    memoi_slowing_follow(s, e->streams[MEMOB_STREAM_TO_HOST + way], s->desc.compute_stream);
+    memob_engine_call(e, &s->call_error);
+    e->memory.device = (char*)s->device_memory; /* which may have slept */
+    for (double left = n_bytes; left >= 1 && !s->error.status; left -= (double)slowing->n_bytes)
+        memob_engine_copy(e, &e->memory, way, slowing->at, 0,
+                          (int64_t)fmin(left, (double)slowing->n_bytes));
+    (void)memoi_session_is_ok(s, e->status);
+    slowing->is_open = 1 + way;
+    memoi_session_span(s, step, MEMOI_SPAN_BESIDE + is_backward)[s->repetition] =
+        (way ? -1 : 1) * floor(n_bytes) * scale;
+}
+
+/* The pass has been computed, or has failed. */
+MEMOI void memoi_slowing_end(memo_session* s) {
+    memoi_slowing* slowing = &s->timing.slowing;
+    if (!slowing->is_open) return;
+    memoi_slowing_follow(s, s->desc.compute_stream,
+                         slowing->engine.streams[MEMOB_STREAM_TO_HOST + slowing->is_open - 1]);
+    slowing->is_open = 0; /* 1 */
+}
+
+/* Seconds by which bytes one way made a step longer, summed, and the bytes.  Copies that took
+ * longer than the pass do not count: a layer may have been skipped, or had few rows. */
+MEMOI double memoi_slowing_of_step(const memo_session* s, int32_t step, int32_t way, int32_t n,
+                                   double* n_bytes) {
+    const memo_profile_transfer* copy = &s->timing.profiles->copies[1];
+    const double byte_s = (way ? copy->back_s : copy->out_s) / (double)copy->size_bytes;
+    double slower_s = 0;
+    *n_bytes = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        const double* beside = memoi_session_span(s, step, MEMOI_SPAN_BESIDE + pass);
+        const double* span_s =
+            memoi_session_span(s, step, pass ? MEMOI_SPAN_BACKWARD : MEMOI_SPAN_FORWARD);
+        double alone_s[MEMOI_SESSION_REPETITIONS], median_s;
+        int32_t n_alone = 0;
+        for (int32_t i = 0; i < n; i++)
+            if (beside[i] == 0) alone_s[n_alone++] = span_s[i];
+        median_s = memoi_profile_median(alone_s, n_alone);
+        for (int32_t i = 0; i < n; i++) {
+            if ((way ? -beside[i] : beside[i]) <= 0 || fabs(beside[i]) * byte_s > span_s[i])
+                continue;
+            slower_s += span_s[i] - median_s;
+            *n_bytes += fabs(beside[i]);
+        }
+    }
+    return slower_s;
+}
+
+/* The slowdown of the current shape, from its spans of n micro-batches, which become those of
+ * layers alone.  A way that was not measured is as the other. */
+MEMOI void memoi_slowing_read(const memo_session* s, int32_t n, memo_profile* profile) {
+    double* slowdown = profile->slowdown_s_per_byte;
+    int32_t n_steps[2] = {0, 0};
+    slowdown[0] = slowdown[1] = 0;
+    if (!s->timing.slowing.n_bytes) return;
+    for (int32_t way = 0; way < 2; way++) {
+        for (int32_t step = 0; step < s->n_steps; step++) {
+            double n_bytes;
+            const double slower_s = memoi_slowing_of_step(s, step, way, n, &n_bytes);
+            if (n_bytes > 0) s->layers_s[n_steps[way]++] = slower_s / n_bytes;
+        }
+        if (n_steps[way]) slowdown[way] = memoi_profile_median(s->layers_s, n_steps[way]);
+    }
+    for (int32_t way = 0; way < 2; way++)
+        if (!n_steps[way]) slowdown[way] = slowdown[!way];
+
+    for (int32_t step = 0; step < s->n_steps; step++)
+        for (int pass = 0; pass < 2; pass++) {
+            const double* beside = memoi_session_span(s, step, MEMOI_SPAN_BESIDE + pass);
+            double* span_s =
+                memoi_session_span(s, step, pass ? MEMOI_SPAN_BACKWARD : MEMOI_SPAN_FORWARD);
+            for (int32_t i = 0; i < n; i++)
+                span_s[i] = fmax(0, span_s[i] - slowdown[beside[i] < 0] * fabs(beside[i]));
+        }
 }
 
 /* --- >>session desc ---
@@ -9166,6 +9364,7 @@ MEMOI memo_status memoi_session_update_layer(void* session, int32_t layer) {
     int32_t step;
     const int32_t span = memoi_session_update_span(s, layer, &step);
     s->is_deferred |= s->is_running && s->states->update_at == MEMO_UPDATE_DEFERRED;
+    memoi_slowing_separate(s);
     memoi_session_mark(s, step, span, 0);
     s->desc.update(s->desc.user, s, layer - 1);
     memoi_session_mark(s, step, span, 1);
@@ -10441,6 +10640,7 @@ void memo_session_skip_layer(memo_session* s, int32_t layer) {
 
 /* After an error, and if a micro-batch ends without a backward. */
 MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
+    memoi_slowing_end(s);
     if (is_failed) {
         memob_arena_abandon(s->part->arena);
         s->next_turn = 0;
@@ -10754,11 +10954,13 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     if (memoi_session_moved(s) && s->checked.slots) memoi_checked_open_edge(s, visit);
 
     /* What runs before the layer. */
+    memoi_slowing_separate(s);
     if (s->checked.slots) memoi_checked_open(s, step, is_backward);
     if (is_backward) {
         memoi_session_recompute(s, step);
         if (s->checked.slots) memoi_checked_backward_begin(s, step);
     }
+    if (older < 0) memoi_slowing_begin(s, step, is_backward);
     memoi_session_mark(s, older < 0 ? step : older, memoi_span_of_pass[pass], 0); /* it goes on */
     return !s->error.status && memoi_session_rows(s, step) > 0;
 }
@@ -10770,6 +10972,7 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     int32_t open;
     if (step < 0) return;
     memoi_session_mark(s, step, memoi_span_of_pass[pass], 1);
+    memoi_slowing_end(s);
     if (s->checked.slots) memoi_checked_layer_end(s, step, pass);
     memoi_session_visit(s, is_backward, step, 1);
     if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
@@ -10952,9 +11155,8 @@ void memo_session_destroy(memo_session* s) {
     if (!s) return;
     if (s->is_open && !s->desc.computes_on_host) /* steps may still run */
         MEMOB_IGNORE(memo_stream_synchronize(s->device, s->desc.compute_stream, NULL));
-    for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX; k++)
-        if (s->timers[k / 2].events[k % 2])
-            memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
+    memoi_slowing_destroy(s);
+    memoi_session_destroy_timers(s);
     memob_arrays_free(&s->arrays);
     memoi_session_stop(s);
     memob_states_destroy(s->states); /* whose streams the engines above use */
@@ -12952,8 +13154,14 @@ MEMOI memo_status memoi_timing_read_files(const memo_session_desc* desc, memo_pr
 /* Memory for the spans of all shapes, and the times of copies. */
 MEMOI void memoi_timing_prepare(memo_session* s) {
     const int32_t n = s->desc.n_shapes;
+    int64_t n_spans = 4; /* of a step: its passes, its update, a part more */
+    for (int32_t t = 0; t < s->desc.n_tensors; t++)
+        n_spans += memob_is_recomputed(memob_item_away(&s->parts[0].plan->swap, t));
+    n_spans = memob_min(s->most_steps * n_spans + 8, MEMOI_TIMERS_MAX);
     s->timing.profiles = (memo_profile*)memob_calloc(n, sizeof(memo_profile));
     s->layers_s = MEMOB_ARRAY(&s->arrays, double, s->most_steps);
+    s->timers = MEMOB_ARRAY(&s->arrays, memoi_timer, n_spans);
+    if (s->timers && !s->desc.computes_on_host) s->n_timers = (int32_t)n_spans;
     for (int32_t k = 0; k < n; k++)
         s->parts[k].spans_s =
             (double*)memob_arrays_add(&s->arrays, s->parts[k].plan->swap.n_layers,
@@ -12962,6 +13170,17 @@ MEMOI void memoi_timing_prepare(memo_session* s) {
         memoi_keep(s, memob_no_memory(&s->call_error, "the times of a session"));
     memoi_session_settle(s);
     if (!s->failure.status) memoi_session_measure_copies(s, s->timing.profiles);
+}
+
+/* What is beside the plan that is open. */
+MEMOI void memoi_timing_prepare_slowing(memo_session* s) {
+    int64_t device_bytes = 0, host_bytes = 0;
+    for (int32_t k = 0; k < s->desc.n_shapes; k++) {
+        const memo_step_plan* plan = s->parts[k].plan;
+        device_bytes = memob_max(device_bytes, plan->addresses->peak_bytes);
+        host_bytes = memob_max(host_bytes, plan->sizes.host_bytes);
+    }
+    memoi_slowing_create(s, device_bytes, host_bytes);
 }
 
 /* --- times --- */
@@ -13012,6 +13231,7 @@ MEMOI void memoi_timing_read_shape(memo_session* s, int32_t k, memo_profile* pro
     profile->update_s_per_byte = memoi_timing_update(s, s->part->n_timed);
     if (s->timing.host_bytes > 0)
         profile->update_host_s_per_byte = s->timing.host_s / s->timing.host_bytes;
+    memoi_slowing_read(s, s->part->n_timed, profile);
     memoi_timing_divide(s);
     memoi_session_take_medians(s, s->part->n_timed);
     if (s->part->swap) memoi_session_leave_out(s);
@@ -13276,6 +13496,7 @@ MEMOI void memoi_timing_take_times(memo_step_plan* own, memo_step_plan* plan) {
 MEMOI const char* memoi_timing_plan_by(memo_session* s, const int64_t* untimed) {
     memo_step_plan* plan;
     memoi_timing_read(s, untimed);
+    memoi_slowing_destroy(s); /* another plan takes its memory */
     if (s->failure.status) return "";
     memoi_timing_write(s, untimed);
     memoi_session_settle(s);
@@ -13303,8 +13524,7 @@ MEMOI void memoi_timing_plan(memo_session* s) {
 
     /* Has some shape times on all ranks? */
     memoi_session_begin_call(s);
-    for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX; k++)
-        memoi_keep(s, memoi_session_read_timer(s, &s->timers[k], &s->call_error));
+    memoi_keep(s, memoi_session_read_timers(s, &s->call_error));
     for (int32_t k = 0; k < s->desc.n_shapes; k++) values[1 + k] = s->parts[k].n_timed < 2;
     memoi_session_settle_values(s, values, 1 + s->desc.n_shapes);
     for (int32_t k = 0; k < s->desc.n_shapes; k++) n_untimed += values[1 + k];
@@ -13323,6 +13543,8 @@ MEMOI void memoi_timing_plan(memo_session* s) {
     t->plan = NULL;
     t->is_open = 0;
     s->spans_s = NULL;
+    memoi_session_destroy_timers(s);
+    memoi_slowing_destroy(s);
     memob_arrays_free(&s->arrays);
     s->layers_s = NULL;
     s->batch = batch;
@@ -13368,6 +13590,7 @@ MEMOI memo_status memoi_timing_open_first(const memo_session_desc* desc, const m
         memoi_timing_prepare(s);
     }
     if (!s->failure.status) memoi_session_start(s);
+    if (!s->failure.status && n_timed) memoi_timing_prepare_slowing(s);
     memoi_session_settle(s);
     status = memoi_session_end_call(s, error);
     if (!status) return status;

@@ -3491,8 +3491,6 @@ typedef struct memoi_swap_generator {
     memo_range* ranges; /* 2 n_tensors, and the states of open layers */
     int64_t n_ranges;
     int32_t open[3], n_open; /* layers whose states the visit uses */
-    const memo_schedule* schedule;
-    int64_t n_seen; /* operations, when a step computed last */
 } memoi_swap_generator;
 
 /* --- what a trainer enqueues --- */
@@ -3539,30 +3537,12 @@ MEMOI void memoi_swap_generate_open(memoi_swap_generator* g, int is_backward, in
         memoi_swap_generate_states(g, g->open[i], uses);
 }
 
-/* What the copies enqueued since the last step computed add to one that takes time_s. */
-MEMOI double memoi_swap_generate_slowdown(memoi_swap_generator* g, double time_s) {
-    const double* rates = g->rates.bytes_per_s[0];
-    double n_bytes[2] = {0, 0}, slower_s = 0;
-    for (; g->n_seen < g->schedule->n_ops; g->n_seen++) {
-        const memo_op* op = &g->schedule->ops[g->n_seen];
-        const char* stream =
-            op->link_bytes ? memoi_schedule_stream_name(g->schedule, op->stream) : "";
-        if (strstr(stream, "to host")) n_bytes[0] += (double)op->link_bytes;
-        if (strstr(stream, "to device")) n_bytes[1] += (double)op->link_bytes;
-    }
-    for (int way = 0; way < 2; way++)
-        if (rates[way] > 0)
-            slower_s += g->costs.profile->slowdown_s_per_byte[way] *
-                        fmin(n_bytes[way], rates[way] * time_s);
-    return slower_s;
-}
-
 /* A step on all its bytes: a forward writes its own rows, a backward reads them, recomputed ones
  * too.  Both read the LAYER rows of earlier slices and update EDGE rows. */
 MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int is_backward) {
     const memo_swap_desc* desc = &g->desc;
     const int64_t first = step % memob_swap_batch_slices(desc) * desc->n_rows;
-    double time_s, recompute_s = 0;
+    double time_s;
     const int64_t n = memob_max(0, memob_min(memob_swap_layer_rows(desc) - first, desc->n_rows));
     int64_t begin = 0, end = 0, n_reads = 0;
     for (int32_t t = 0; t < desc->n_tensors && is_backward; t++) {
@@ -3575,7 +3555,6 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
         time_s = memob_rows_recompute_s(&g->costs, step, t, n_all) * (double)(end - begin) /
                  (double)n_all;
         if (desc->tensors[t].away != MEMO_WITH) time_s += g->costs.profile->recompute_call_s;
-        recompute_s += time_s;
         memoi_swap_generate_compute(g, "recompute", time_s, n_reads);
     }
 
@@ -3599,7 +3578,6 @@ MEMOI void memoi_swap_generate_layer(memoi_swap_generator* g, int32_t step, int 
         if (!writes) n_reads = g->n_ranges;
     }
     time_s = memob_rows_pass_s(&g->costs, step, is_backward);
-    time_s += memoi_swap_generate_slowdown(g, recompute_s + time_s);
     memoi_swap_generate_compute(g, is_backward ? "backward" : "forward", time_s, n_reads);
 }
 
@@ -3663,6 +3641,42 @@ MEMOI void memoi_swap_generate_times(const memob_rates* rates, memo_schedule* sc
     }
 }
 
+/* Copies slow computation: operations of the compute stream, the first, get the time that they take
+ * beside the copies that were enqueued before them. */
+MEMOI memo_status memoi_swap_generate_slowdown(const memo_profile* profile,
+                                               const memob_rates* rates, memo_schedule* schedule,
+                                               memo_error* error) {
+    static const char* const names[] = {"to host", "to device"};
+    memob_beside beside[2] = {MEMO_ZERO(memob_beside), MEMO_ZERO(memob_beside)};
+    memob_arrays arrays = MEMO_ZERO(memob_arrays);
+    memo_simulation* times = NULL;
+    int64_t* order;
+    memo_status status;
+    for (int way = 0; way < 2; way++)
+        beside[way].loss = profile->slowdown_s_per_byte[way] * rates->bytes_per_s[0][way];
+    if (beside[0].loss <= 0 && beside[1].loss <= 0) return MEMO_STATUS_OK;
+    status = memoi_order_make(schedule, &order, &arrays, error);
+    if (!status) status = memoi_simulation_create(schedule, &times, error);
+
+    /* One pass, as a simulation: what is enqueued later changes nothing. */
+    for (int64_t i = 0; !status && i < schedule->n_ops; i++) {
+        memo_op* op = &schedule->ops[i];
+        double start_s;
+        memoi_simulation_pass_op(schedule, order, times, i);
+        if (op->kind != MEMO_OP_RUN) continue;
+        start_s = times->end_s[i];
+        if (op->stream == 0)
+            op->duration_s = memob_beside_end(beside, start_s, op->duration_s) - start_s;
+        times->end_s[i] += op->duration_s;
+        for (int way = 0; way < 2; way++)
+            if (!strcmp(memo_schedule_op_name(schedule, i), names[way]))
+                memob_beside_add(&beside[way], start_s, times->end_s[i]);
+    }
+    memob_arrays_free(&arrays);
+    memo_simulation_destroy(times);
+    return status;
+}
+
 /* The engine of states, whose bytes follow those of rows.  Both use the same streams. */
 MEMOI memo_status memoi_swap_generate_engine(memoi_swap_generator* g,
                                              const memob_states_desc* given) {
@@ -3698,7 +3712,6 @@ memo_status memo_swap_generate(const memo_swap_plan_desc* desc, int32_t n_steps,
     g.status = memo_recorder_create(&recorder_desc, &recorder, error);
     if (g.status) return g.status;
     g.device = memo_recorder_get_device(recorder);
-    g.schedule = recorder->schedule;
     g.costs = *desc;
     if (!desc->profile) g.costs.profile = &none;
     g.rates = memob_rows_find_rates(g.costs.profile);
@@ -3732,6 +3745,9 @@ memo_status memo_swap_generate(const memo_swap_plan_desc* desc, int32_t n_steps,
         if (!g.status && is_last && g.states) g.status = memob_states_end_step(g.states, error);
     }
     if (!g.status) memoi_swap_generate_times(&g.rates, recorder->schedule);
+    if (!g.status)
+        g.status =
+            memoi_swap_generate_slowdown(g.costs.profile, &g.rates, recorder->schedule, error);
     MEMO_FREE(g.ranges);
     memo_recorder_pause(recorder); /* the end of the engine is not part of the step */
     memo_swap_destroy(g.swap);

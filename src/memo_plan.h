@@ -145,6 +145,7 @@ extern "C" {
  *   4 session
  *     >>session state          errors, spans, the current shape
  *     >>session desc           a desc, checked and copied
+ *     >>session slowing        how much copies beside layers slow them
  *     >>session agreement      what ranks decide together; the session of a desc
  *     >>session states         weights, gradients, optimizer states
  *     >>session checked        hashes of tensors between forward and backward
@@ -214,6 +215,7 @@ extern "C" {
 #include "plan/rows/limits.h"
 #include "plan/session/session.h"
 #include "plan/session/state.h"
+#include "plan/session/slowing.h"
 #include "plan/session/desc.h"
 #include "plan/session/agreement.h"
 #include "plan/session/states.h"

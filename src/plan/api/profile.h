@@ -42,7 +42,9 @@ typedef struct memo_profile {
                                 0: not measured */
     double recompute_call_s; /* of each tensor with recomputed rows, in addition to the rows */
     /* Copies slow computation.  A step takes so much longer for each byte that is copied to the
-     * host [0] and to the device [1] while the step computes. */
+     * host [0] and to the device [1] while the step computes.  0: it takes no longer, or this was
+     * not measured: timed steps need room for a copy beside their plan, on the device and on the
+     * host, a stream that computes, and no order. */
     double slowdown_s_per_byte[2];
     memo_profile_tensor tensors[MEMO_PROFILE_TENSORS_MAX];
     /* A small and a large copy.  All zero: copies take no time.  If only the large copy was

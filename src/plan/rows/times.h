@@ -124,9 +124,8 @@ typedef struct memoi_rows_clock {
 /* The trainer's part: an update takes its time. */
 MEMOI memo_status memoi_rows_update(void* clock, int32_t layer) {
     memoi_rows_clock* c = (memoi_rows_clock*)clock;
-    memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE,
-                    c->desc->profile->update_s_per_byte *
-                        memob_states_update_bytes(c->states, layer));
+    memob_clock_compute(&c->now, c->desc->profile->update_s_per_byte *
+                                     memob_states_update_bytes(c->states, layer));
     return MEMO_STATUS_OK;
 }
 
@@ -181,7 +180,7 @@ MEMOI memo_status memoi_rows_find_law(memoi_rows_clock* c, memo_error* error) {
 }
 
 MEMOI void memoi_rows_between(memoi_rows_clock* c) {
-    memob_clock_add(&c->now, MEMOB_STREAM_COMPUTE, c->desc->profile->between_s);
+    memob_clock_compute(&c->now, c->desc->profile->between_s);
 }
 
 /* What the trainer computes in a visit. */

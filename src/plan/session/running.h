@@ -248,6 +248,7 @@ void memo_session_skip_layer(memo_session* s, int32_t layer) {
 
 /* After an error, and if a micro-batch ends without a backward. */
 MEMOI void memoi_session_give_up(memo_session* s, int is_failed) {
+    memoi_slowing_end(s);
     if (is_failed) {
         memob_arena_abandon(s->part->arena);
         s->next_turn = 0;
@@ -561,11 +562,13 @@ MEMOI int memoi_session_layer_begin(memo_session* s, int32_t layer, memo_pass pa
     if (memoi_session_moved(s) && s->checked.slots) memoi_checked_open_edge(s, visit);
 
     /* What runs before the layer. */
+    memoi_slowing_separate(s);
     if (s->checked.slots) memoi_checked_open(s, step, is_backward);
     if (is_backward) {
         memoi_session_recompute(s, step);
         if (s->checked.slots) memoi_checked_backward_begin(s, step);
     }
+    if (older < 0) memoi_slowing_begin(s, step, is_backward);
     memoi_session_mark(s, older < 0 ? step : older, memoi_span_of_pass[pass], 0); /* it goes on */
     return !s->error.status && memoi_session_rows(s, step) > 0;
 }
@@ -577,6 +580,7 @@ MEMOI void memoi_session_layer_end(memo_session* s, int32_t layer, memo_pass pas
     int32_t open;
     if (step < 0) return;
     memoi_session_mark(s, step, memoi_span_of_pass[pass], 1);
+    memoi_slowing_end(s);
     if (s->checked.slots) memoi_checked_layer_end(s, step, pass);
     memoi_session_visit(s, is_backward, step, 1);
     if (s->error.status) return; /* the layer stays open, so that the engine abandons it */
@@ -759,9 +763,8 @@ void memo_session_destroy(memo_session* s) {
     if (!s) return;
     if (s->is_open && !s->desc.computes_on_host) /* steps may still run */
         MEMOB_IGNORE(memo_stream_synchronize(s->device, s->desc.compute_stream, NULL));
-    for (int32_t k = 0; k < 4 * MEMOI_SPANS_MAX; k++)
-        if (s->timers[k / 2].events[k % 2])
-            memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
+    memoi_slowing_destroy(s);
+    memoi_session_destroy_timers(s);
     memob_arrays_free(&s->arrays);
     memoi_session_stop(s);
     memob_states_destroy(s->states); /* whose streams the engines above use */

@@ -1,4 +1,5 @@
 #pragma once
+#include "memo/engine.h"
 #include "plan/rows/limits.h"
 /* ---- 4 session ----------------------------------------------------------------------------------
  * Knows: budgets, the chapters above, memo.h's arena and swap engine.  Knows nothing of how rows or
@@ -15,7 +16,10 @@ enum {
     MEMOI_SPAN_TENSOR, /* recomputation of tensor 0; tensor t has MEMOI_SPAN_TENSOR + t */
     MEMOI_SPAN_UPDATE_FIRST = MEMOI_SPAN_TENSOR + MEMO_PROFILE_TENSORS_MAX, /* at step 0 */
     MEMOI_SPAN_UPDATE_LAST,                                                 /* likewise */
-    MEMOI_SPANS_MAX
+    /* No time: bytes that were copied beside the layer's forward, and beside its backward;
+     * negative: to the device.  See >>session slowing. */
+    MEMOI_SPAN_BESIDE,
+    MEMOI_SPANS_MAX = MEMOI_SPAN_BESIDE + 2
 };
 static const int32_t memoi_span_of_pass[] = {-1, MEMOI_SPAN_FORWARD, MEMOI_SPAN_BETWEEN,
                                              MEMOI_SPAN_BACKWARD, -1}; /* -1: none */
@@ -28,12 +32,22 @@ MEMOI int memoi_span_is_of_layer(int64_t span) {
 
 #define MEMOI_SESSION_REPETITIONS 11 /* micro-batches that are timed */
 
-/* Measures every second span of a kind, one after the other. */
+/* Measures a span, or a part of one. */
 typedef struct memoi_timer {
     memo_event events[2]; /* of begin and end */
     double* span_s;       /* to be added to, once the device is so far; NULL: none */
     double scale;         /* of what is added */
 } memoi_timer;
+#define MEMOI_TIMERS_MAX 4096
+
+/* Copies that are only there to find how much copies slow computation: >>session slowing. */
+typedef struct memoi_slowing {
+    memob_engine engine; /* its streams, and memory for a copy on the host */
+    memo_event event;
+    int64_t n_bytes; /* of a copy; 0: it is not measured */
+    int64_t at;      /* of a copy in the session's device memory */
+    int32_t is_open; /* 1, 2: the open layer has copies to the host, to the device */
+} memoi_slowing;
 
 /* A plan with the memory that its desc points to. */
 typedef struct memoi_step_plan {
@@ -116,10 +130,11 @@ typedef struct memoi_timing {
     int64_t n_batches;         /* micro-batches with a backward that have begun */
     int is_open;               /* a micro-batch that is timed has begun and not ended */
     double host_s, host_bytes; /* of updates on the host */
-    memo_profile* profiles;    /* (n_shapes); until times are known: of copies, in the first */
-    int is_known;              /* profiles has times */
-    int is_lost;               /* neither plan could be opened */
-    char why[200];             /* the first plan stays; "": it does not */
+    memoi_slowing slowing;
+    memo_profile* profiles; /* (n_shapes); until times are known: of copies, in the first */
+    int is_known;           /* profiles has times */
+    int is_lost;            /* neither plan could be opened */
+    char why[200];          /* the first plan stays; "": it does not */
 } memoi_timing;
 
 /* What a shape has of its own. */
@@ -205,11 +220,14 @@ struct memo_session {
     /* Times: (n_steps of the longest shape, MEMOI_SPANS_MAX, repetitions), then the median in the
      * first.  NULL: nothing is timed. */
     double* spans_s;
-    memoi_timer timers[2 * MEMOI_SPANS_MAX];
-    unsigned char next_timer[MEMOI_SPANS_MAX]; /* of both of a span, the one that begins next */
+    /* One after the other, around: those of a micro-batch, if they are not too many.  They are read
+     * when the next timed micro-batch begins, so the host waits for the device there alone. */
+    memoi_timer* timers;
+    int32_t n_timers, next_timer;
+    int32_t open_timers[MEMOI_SPANS_MAX]; /* of the open part of a span */
     int32_t repetition;
     double* layers_s;    /* (n_steps of the longest shape), for a median */
-    memob_arrays arrays; /* of both */
+    memob_arrays arrays; /* of all three */
 };
 
 const char* memo_policy_name(memo_policy policy) {

@@ -249,12 +249,19 @@ MEMOI memo_status memoi_session_read_timer(memo_session* s, memoi_timer* timer, 
     return status;
 }
 
-/* Begins or ends a span, or a part of one: parts add up.  The host is at most two spans of a kind
- * ahead of the device. */
+/* Waits for all spans that were measured. */
+MEMOI memo_status memoi_session_read_timers(memo_session* s, memo_error* error) {
+    memo_status status = MEMO_STATUS_OK;
+    for (int32_t k = 0; k < s->n_timers && !status; k++)
+        status = memoi_session_read_timer(s, &s->timers[k], error);
+    return status;
+}
+
+/* Begins or ends a span, or a part of one: parts add up.  The host waits if there are more spans
+ * than timers. */
 MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int is_end) {
     double* span_s = memoi_session_span(s, step, what);
-    const int32_t which = s->next_timer[what];
-    memoi_timer* timer = &s->timers[which * MEMOI_SPANS_MAX + what];
+    memoi_timer* timer;
     memo_status status = MEMO_STATUS_OK;
     if (!span_s || s->error.status) return;
     MEMO_ASSERT(s->repetition < MEMOI_SESSION_REPETITIONS); /* 2 */
@@ -263,6 +270,11 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
         *span_s += (is_end ? memob_now_s() : -memob_now_s()) * memoi_session_scale(s, step, what);
         return;
     }
+    if (!is_end) {
+        s->open_timers[what] = s->next_timer;
+        s->next_timer = (s->next_timer + 1) % s->n_timers;
+    }
+    timer = &s->timers[s->open_timers[what]];
     if (!is_end) status = memoi_session_read_timer(s, timer, &s->call_error);
     if (!status)
         status = memo_event_record(s->device, timer->events[is_end], s->desc.compute_stream,
@@ -270,7 +282,6 @@ MEMOI void memoi_session_mark(memo_session* s, int32_t step, int32_t what, int i
     if (is_end) {
         timer->span_s = span_s;
         timer->scale = memoi_session_scale(s, step, what);
-        s->next_timer[what] ^= 1;
     }
     (void)memoi_session_is_ok(s, status);
 }
@@ -316,18 +327,21 @@ MEMOI int memoi_session_time_begin(memo_session* s) {
     return !t->is_lost;
 }
 
-/* Two timers of each span, before the first that is timed. */
+/* The events of timers, before the first span that is timed. */
 MEMOI memo_status memoi_session_create_timers(memo_session* s) {
-    const int32_t n = s->desc.computes_on_host ? 0 : 4 * MEMOI_SPANS_MAX;
     memo_status status = MEMO_STATUS_OK;
-    for (int32_t k = 0; k < n && !status; k++) {
+    for (int32_t k = 0; k < 2 * s->n_timers && !status; k++) {
         memo_event* event = &s->timers[k / 2].events[k % 2];
-        const int32_t tensor = k / 2 % MEMOI_SPANS_MAX - MEMOI_SPAN_TENSOR;
-        if (*event || memob_is_within(tensor, s->desc.n_tensors, MEMO_PROFILE_TENSORS_MAX - 1))
-            continue;
-        status = memo_event_create(s->device, event, NULL);
+        if (!*event) status = memo_event_create(s->device, event, NULL);
     }
     return status;
+}
+MEMOI void memoi_session_destroy_timers(memo_session* s) {
+    for (int32_t k = 0; k < 2 * s->n_timers; k++)
+        if (s->timers[k / 2].events[k % 2])
+            memo_event_destroy(s->device, s->timers[k / 2].events[k % 2], NULL);
+    s->timers = NULL; /* of s->arrays */
+    s->n_timers = s->next_timer = 0;
 }
 
 /* Times this micro-batch, behind the first step, if it has half of its shape's rows or more, and
@@ -338,8 +352,9 @@ MEMOI void memoi_session_time_batch_begin(memo_session* s) {
     const int is_whole = !s->batch.is_forward_only && 2 * s->batch.n_rows >= s->steps->layer_rows &&
                          s->batch.n_rows > (s->n_of_batch - 1) * s->steps->n_rows;
     if (!t->plan || s->next_turn) return;
-    for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX && t->is_open; k++) /* it was abandoned */
+    for (int32_t k = 0; k < s->n_timers && t->is_open; k++) /* it was abandoned */
         s->timers[k].span_s = NULL;
+    (void)memoi_session_is_ok(s, memoi_session_read_timers(s, &s->call_error));
     s->spans_s = NULL;
     t->is_open = is_whole && t->n_ended && part->n_timed < MEMOI_SESSION_REPETITIONS &&
                  !memoi_session_create_timers(s);

@@ -2,6 +2,7 @@
 #include "memo/poison.h"
 #include "memo/swap_engine.h"
 #include "plan/session/agreement.h"
+#include "plan/session/slowing.h"
 /* --- >>session states ---
  * Knows: the states of a session that runs: who uses them when, which calls are legal, what a
  * failure has damaged, and what a checked session sees.  Knows nothing of what rows are, and of how
@@ -393,6 +394,7 @@ MEMOI memo_status memoi_session_update_layer(void* session, int32_t layer) {
     int32_t step;
     const int32_t span = memoi_session_update_span(s, layer, &step);
     s->is_deferred |= s->is_running && s->states->update_at == MEMO_UPDATE_DEFERRED;
+    memoi_slowing_separate(s);
     memoi_session_mark(s, step, span, 0);
     s->desc.update(s->desc.user, s, layer - 1);
     memoi_session_mark(s, step, span, 1);

@@ -64,8 +64,14 @@ MEMOI memo_status memoi_timing_read_files(const memo_session_desc* desc, memo_pr
 /* Memory for the spans of all shapes, and the times of copies. */
 MEMOI void memoi_timing_prepare(memo_session* s) {
     const int32_t n = s->desc.n_shapes;
+    int64_t n_spans = 4; /* of a step: its passes, its update, a part more */
+    for (int32_t t = 0; t < s->desc.n_tensors; t++)
+        n_spans += memob_is_recomputed(memob_item_away(&s->parts[0].plan->swap, t));
+    n_spans = memob_min(s->most_steps * n_spans + 8, MEMOI_TIMERS_MAX);
     s->timing.profiles = (memo_profile*)memob_calloc(n, sizeof(memo_profile));
     s->layers_s = MEMOB_ARRAY(&s->arrays, double, s->most_steps);
+    s->timers = MEMOB_ARRAY(&s->arrays, memoi_timer, n_spans);
+    if (s->timers && !s->desc.computes_on_host) s->n_timers = (int32_t)n_spans;
     for (int32_t k = 0; k < n; k++)
         s->parts[k].spans_s =
             (double*)memob_arrays_add(&s->arrays, s->parts[k].plan->swap.n_layers,
@@ -74,6 +80,17 @@ MEMOI void memoi_timing_prepare(memo_session* s) {
         memoi_keep(s, memob_no_memory(&s->call_error, "the times of a session"));
     memoi_session_settle(s);
     if (!s->failure.status) memoi_session_measure_copies(s, s->timing.profiles);
+}
+
+/* What is beside the plan that is open. */
+MEMOI void memoi_timing_prepare_slowing(memo_session* s) {
+    int64_t device_bytes = 0, host_bytes = 0;
+    for (int32_t k = 0; k < s->desc.n_shapes; k++) {
+        const memo_step_plan* plan = s->parts[k].plan;
+        device_bytes = memob_max(device_bytes, plan->addresses->peak_bytes);
+        host_bytes = memob_max(host_bytes, plan->sizes.host_bytes);
+    }
+    memoi_slowing_create(s, device_bytes, host_bytes);
 }
 
 /* --- times --- */
@@ -124,6 +141,7 @@ MEMOI void memoi_timing_read_shape(memo_session* s, int32_t k, memo_profile* pro
     profile->update_s_per_byte = memoi_timing_update(s, s->part->n_timed);
     if (s->timing.host_bytes > 0)
         profile->update_host_s_per_byte = s->timing.host_s / s->timing.host_bytes;
+    memoi_slowing_read(s, s->part->n_timed, profile);
     memoi_timing_divide(s);
     memoi_session_take_medians(s, s->part->n_timed);
     if (s->part->swap) memoi_session_leave_out(s);
@@ -388,6 +406,7 @@ MEMOI void memoi_timing_take_times(memo_step_plan* own, memo_step_plan* plan) {
 MEMOI const char* memoi_timing_plan_by(memo_session* s, const int64_t* untimed) {
     memo_step_plan* plan;
     memoi_timing_read(s, untimed);
+    memoi_slowing_destroy(s); /* another plan takes its memory */
     if (s->failure.status) return "";
     memoi_timing_write(s, untimed);
     memoi_session_settle(s);
@@ -415,8 +434,7 @@ MEMOI void memoi_timing_plan(memo_session* s) {
 
     /* Has some shape times on all ranks? */
     memoi_session_begin_call(s);
-    for (int32_t k = 0; k < 2 * MEMOI_SPANS_MAX; k++)
-        memoi_keep(s, memoi_session_read_timer(s, &s->timers[k], &s->call_error));
+    memoi_keep(s, memoi_session_read_timers(s, &s->call_error));
     for (int32_t k = 0; k < s->desc.n_shapes; k++) values[1 + k] = s->parts[k].n_timed < 2;
     memoi_session_settle_values(s, values, 1 + s->desc.n_shapes);
     for (int32_t k = 0; k < s->desc.n_shapes; k++) n_untimed += values[1 + k];
@@ -435,6 +453,8 @@ MEMOI void memoi_timing_plan(memo_session* s) {
     t->plan = NULL;
     t->is_open = 0;
     s->spans_s = NULL;
+    memoi_session_destroy_timers(s);
+    memoi_slowing_destroy(s);
     memob_arrays_free(&s->arrays);
     s->layers_s = NULL;
     s->batch = batch;
@@ -480,6 +500,7 @@ MEMOI memo_status memoi_timing_open_first(const memo_session_desc* desc, const m
         memoi_timing_prepare(s);
     }
     if (!s->failure.status) memoi_session_start(s);
+    if (!s->failure.status && n_timed) memoi_timing_prepare_slowing(s);
     memoi_session_settle(s);
     status = memoi_session_end_call(s, error);
     if (!status) return status;
