@@ -175,6 +175,9 @@ typedef struct memo_profile {
     int64_t n_rows;  /* of the micro-batch that the times below are for */
     int32_t n_kinds; /* of layers */
     int32_t n_tensors;
+    /* Of a sequence, in tokens, at which attention was timed: rows of two lengths take unlike
+     * times.  The trainer sets and compares it; 0: it is not named. */
+    int64_t length;
     /* A layer of each kind; the backward without recomputation. */
     double forward_s[MEMO_PROFILE_KINDS_MAX], backward_s[MEMO_PROFILE_KINDS_MAX];
     /* With slices the times are those of a slice in the middle of the layer.  They grow in a line,
@@ -204,7 +207,7 @@ typedef struct memo_profile {
  * one femtosecond.
  *
  *   rows ROWS KINDS TENSORS BETWEEN [UPDATE_OF_A_BYTE RECOMPUTE_CALL SLOWDOWN_OF_A_BYTE OF_BACK
- *        UPDATE_OF_A_BYTE_ON_HOST FETCH_OF_A_BYTE]
+ *        UPDATE_OF_A_BYTE_ON_HOST FETCH_OF_A_BYTE LENGTH]
  *   layer FORWARD BACKWARD [GROWTH_FORWARD GROWTH_BACKWARD]    of each kind
  *   tensor NAME                                                each tensor, and after it
  *   row TIME|- [GROWTH]                                        recomputation, in each kind
@@ -313,8 +316,9 @@ MEMO_API void memo_swap_plan_destroy(memo_swap_plan* plan);
  * Buffers of pass SESSION keep address and bytes.
  * Other addresses are new: desc.planned says when (graphs, registered memory).  Slices and
  * the place of the update stay.  States keep their bytes, and move if host_bytes and disk_bytes
- * have room for both plans' states at once and host_memory is NULL; otherwise they stay where they
- * are, and rows alone are planned.  Pending updates run first.
+ * have room for both plans' states at once and host_bytes beside them for those on the device, if
+ * so much can be pinned, and if host_memory is NULL; otherwise they stay where they are, and rows
+ * alone are planned.  Pending updates run first.
  * If the plan cannot be opened, for instance because no memory can be pinned, the first plan stays,
  * with a line in the log.  All ranks plan before the same step, by the same times.
  * desc.profile_path keeps the times for the next run, which then begins by the second plan.
@@ -5205,7 +5209,8 @@ static const memob_value memoi_profile_rows_values[] = {
     MEMOI_PROFILE_TIME("slowdown by a byte back", memo_profile, slowdown_s_per_byte[1], 0),
     MEMOI_PROFILE_TIME("time of a byte updated on the host", memo_profile, update_host_s_per_byte,
                        0),
-    MEMOI_PROFILE_TIME("time of a fetched byte", memo_profile, fetch_s_per_byte, 0)};
+    MEMOI_PROFILE_TIME("time of a fetched byte", memo_profile, fetch_s_per_byte, 0),
+    MEMOB_VALUE("length", MEMOB_VALUE_INT64, memo_profile, length, 0, INT64_MAX)};
 /* A line of kind 0; that of kind k is k numbers farther, also the times of a row. */
 static const memob_value memoi_profile_layer_values[] = {
     MEMOI_PROFILE_TIME("forward time", memo_profile, forward_s, 0),
@@ -5221,7 +5226,7 @@ static const memob_value memoi_profile_transfer_values[] = {
     MEMOB_VALUE("size", MEMOB_VALUE_INT64, memo_profile_transfer, size_bytes, 0, INT64_MAX),
     MEMOI_PROFILE_TIME("time out", memo_profile_transfer, out_s, 0),
     MEMOI_PROFILE_TIME("time back", memo_profile_transfer, back_s, 0)};
-static const memob_record memoi_profile_rows = {"rows", memoi_profile_rows_values, 10, 6};
+static const memob_record memoi_profile_rows = {"rows", memoi_profile_rows_values, 11, 7};
 static const memob_record memoi_profile_layer = {"layer", memoi_profile_layer_values, 4, 2};
 static const memob_record memoi_profile_tensor = {"tensor", memoi_profile_tensor_values, 1, 0};
 static const memob_record memoi_profile_row = {"row", memoi_profile_row_values, 2, 1};
@@ -7218,6 +7223,7 @@ typedef struct memoi_timing {
     int is_open;               /* a micro-batch that is timed has begun and not ended */
     double host_s, host_bytes; /* of updates on the host */
     memoi_slowing slowing;
+    void* kept;             /* states of the device, while they move; NULL: none */
     memo_profile* profiles; /* (n_shapes); until times are known: of copies, in the first */
     int is_known;           /* profiles has times */
     int is_lost;            /* neither plan could be opened */
@@ -7724,13 +7730,15 @@ MEMOI void memoi_session_time_batch_end(memo_session* s) {
  * Each layer is timed alone: it begins when no copy is under way.  From the second micro-batch on
  * two of three layers run beside copies of known bytes, one way, whose memory no one else uses.
  * What a layer takes longer than alone, over the bytes, is the slowdown; the median of the layers
- * counts.  Then spans beside copies lose what the copies cost, so that all are times alone.
+ * counts, if all but an eighth are slower, for else it is noise.  Then spans beside copies lose
+ * what the copies cost, so that all are times alone.
  *
  * 1. Copies are over when their layer ends, for all that the compute stream does then. */
 
 #define MEMOI_SLOWING_BYTES  ((int64_t)32 << 20) /* of a copy, at most */
 #define MEMOI_SLOWING_COPIES 1024                /* beside a pass of a layer, at most */
 #define MEMOI_SLOWING_SHARE  0.8                 /* of a pass, that copies take */
+#define MEMOI_SLOWING_MOST   0.5                 /* of the speed of computation, that they cost */
 
 /* An event, two streams and memory for a copy: of the budgets, beside the first plan.  Without room
  * nothing is measured.  host_bytes: of rows. */
@@ -7827,12 +7835,17 @@ MEMOI void memoi_slowing_end(memo_session* s) {
     slowing->is_open = 0; /* 1 */
 }
 
+/* Seconds of a byte alone. */
+MEMOI double memoi_slowing_byte_s(const memo_session* s, int32_t way) {
+    const memo_profile_transfer* copy = &s->timing.profiles->copies[1];
+    return (way ? copy->back_s : copy->out_s) / (double)memob_max(copy->size_bytes, 1);
+}
+
 /* Seconds by which bytes one way made a step longer, summed, and the bytes.  Copies that took
  * longer than the pass do not count: a layer may have been skipped, or had few rows. */
 MEMOI double memoi_slowing_of_step(const memo_session* s, int32_t step, int32_t way, int32_t n,
                                    double* n_bytes) {
-    const memo_profile_transfer* copy = &s->timing.profiles->copies[1];
-    const double byte_s = (way ? copy->back_s : copy->out_s) / (double)copy->size_bytes;
+    const double byte_s = memoi_slowing_byte_s(s, way);
     double slower_s = 0;
     *n_bytes = 0;
     for (int pass = 0; pass < 2; pass++) {
@@ -7867,7 +7880,10 @@ MEMOI void memoi_slowing_read(const memo_session* s, int32_t n, memo_profile* pr
             const double slower_s = memoi_slowing_of_step(s, step, way, n, &n_bytes);
             if (n_bytes > 0) s->layers_s[n_steps[way]++] = slower_s / n_bytes;
         }
-        if (n_steps[way]) slowdown[way] = memoi_profile_median(s->layers_s, n_steps[way]);
+        if (!n_steps[way]) continue;
+        slowdown[way] = fmin(memoi_profile_median(s->layers_s, n_steps[way]), /* sorts them */
+                             MEMOI_SLOWING_MOST * memoi_slowing_byte_s(s, way));
+        if (s->layers_s[n_steps[way] / 8] <= 0) slowdown[way] = 0;
     }
     for (int32_t way = 0; way < 2; way++)
         if (!n_steps[way]) slowdown[way] = slowdown[!way];
@@ -13311,36 +13327,67 @@ MEMOI int memoi_timing_is_open(const memo_session* s, const memo_step_plan* plan
     return 1;
 }
 
-#define MEMOI_TIMING_PIECE ((int64_t)1 << 20)
+#define MEMOI_TIMING_PIECE ((int64_t)4 << 20)
 
-/* Copies states of all layers but gradients, which have no meaning between steps, and FETCHED ones,
- * which an engine fetches when it is created: those that are streamed in an engine, through the
- * bytes of a piece, or the others, through as many bytes as they have.  from NULL: from the bytes.
- * to NULL: to the bytes; streamed states only return to their places on the host.  Returns the
- * number of bytes. */
-MEMOI int64_t memoi_timing_copy(memo_session* s, const memob_states* of, int is_streamed,
-                                memob_states* from, memob_states* to, char* bytes) {
-    int64_t n_before = 0, n;
-    for (int32_t k = 0; k < s->states_desc.n_layers * s->desc.n_states; k++) {
-        const int32_t layer = k / s->desc.n_states, i = k % s->desc.n_states;
-        const memob_states_layer* l = &of->layers[layer];
-        const uint32_t which = l->has & ~(l->lent | of->gradients | of->fetched) &
-                               (is_streamed ? l->streamed : ~l->streamed);
-        const int64_t most = is_streamed && !to ? 1 : MEMOB_BYTES_MAX; /* a byte takes all along */
-        const int64_t size_bytes =
-            which >> i & 1 ? memob_min(s->desc.states[i].size_bytes, most) : 0;
-        for (int64_t at = 0; at < size_bytes && !s->failure.status; at += n) {
-            char* piece = is_streamed ? bytes : (char*)memob_at(bytes, n_before + at);
-            n = memob_min(size_bytes - at, MEMOI_TIMING_PIECE);
-            if (from)
-                memoi_keep(s,
-                           memob_states_transfer(from, layer, i, 1, at, piece, n, &s->call_error));
-            if (to && !s->failure.status)
-                memoi_keep(s, memob_states_transfer(to, layer, i, 0, at, piece, n, &s->call_error));
-        }
-        n_before += size_bytes;
+/* What neither plan needs of the other: gradients, which have no meaning between steps, and FETCHED
+ * states, which an engine fetches when it is created. */
+MEMOI uint32_t memoi_timing_left_out(const memob_states* of) { return of->gradients | of->fetched; }
+
+/* Bytes of states that lie on the device, for which host memory is needed while they move. */
+MEMOI int64_t memoi_timing_kept_bytes(const memo_session* s) {
+    const memob_states* of = s->states;
+    int64_t n_bytes = 0;
+    MEMOB_IGNORE(memob_states_keep(of, NULL, NULL, 0, memoi_timing_left_out(of), NULL, &n_bytes,
+                                   NULL)); /* it only counts */
+    return n_bytes;
+}
+
+/* A state that is in the file under one of two plans goes through a piece of memory. */
+MEMOI void memoi_timing_pass(memo_session* s, memob_states* from, memob_states* to, int32_t layer,
+                             int32_t state, const char* kept) {
+    const int64_t size_bytes = s->desc.states[state].size_bytes;
+    char* piece = kept ? NULL : (char*)MEMO_MALLOC((size_t)MEMOI_TIMING_PIECE);
+    if (!kept && !piece) memoi_keep(s, memob_no_memory(&s->call_error, "a piece of a state"));
+    for (int64_t at = 0; at < size_bytes && !s->failure.status; at += MEMOI_TIMING_PIECE) {
+        const int64_t n = memob_min(size_bytes - at, MEMOI_TIMING_PIECE);
+        char* bytes = kept ? (char*)memob_at(kept, at) : piece;
+        if (!kept)
+            memoi_keep(s,
+                       memob_states_transfer(from, layer, state, 1, at, bytes, n, &s->call_error));
+        if (!s->failure.status)
+            memoi_keep(s, memob_states_transfer(to, layer, state, 0, at, bytes, n, &s->call_error));
     }
-    return n_before;
+    MEMO_FREE(piece);
+}
+
+/* Takes states to the places that an engine has for them, from kept bytes of the device and from
+ * their places on the host, all at once: copies to the device wait for nothing, and threads copy
+ * from host to host.  to == from: what was kept goes back. */
+MEMOI void memoi_timing_put(memo_session* s, memob_states* from, memob_states* to,
+                            const char* kept) {
+    memob_engine* e = &to->sink.engine;
+    const memo_stream stream = e->streams[MEMOB_STREAM_TO_DEVICE];
+    for (int32_t k = 0; k < from->n_layers * from->n_states && !s->failure.status; k++) {
+        const int32_t layer = k / from->n_states, i = k % from->n_states;
+        const memob_states_layer *of = &from->layers[layer], *l = &to->layers[layer];
+        const int is_kept = !(of->streamed >> i & 1), is_resident = !(l->streamed >> i & 1);
+        const int64_t n_bytes = from->bytes[k].n_bytes;
+        const char* bytes = is_kept ? kept : (char*)memob_states_get_host_address(from, layer, i);
+        char* on_host = (char*)memob_states_get_host_address(to, layer, i);
+        if (!((of->has & ~(of->lent | memoi_timing_left_out(from))) >> i & 1)) continue;
+        if (is_kept) kept += n_bytes;
+        if (!n_bytes || (from == to && !is_kept)) continue;
+        if (bytes && is_resident)
+            memoi_keep(s, memo_copy(s->device, stream, MEMO_COPY_TO_DEVICE,
+                                    e->memory.device + to->bytes[k].at[0], bytes, n_bytes,
+                                    &s->call_error));
+        else if (bytes && on_host)
+            memob_bulk_copy(on_host, bytes, n_bytes);
+        else
+            memoi_timing_pass(s, from, to, layer, i, is_kept ? bytes : NULL);
+    }
+    if (!s->failure.status)
+        memoi_keep(s, memo_stream_synchronize(s->device, stream, &s->call_error));
 }
 
 /* Opens a plan in the session's memory. */
@@ -13354,25 +13401,21 @@ MEMOI void memoi_timing_open(memo_session* s, memo_step_plan* plan) {
     memoi_session_start(s);
 }
 
-/* Copies the states on the device to host memory, behind room for a piece, and streamed ones to
- * their places on the host.  NULL: the session has failed. */
-MEMOI char* memoi_timing_save(memo_session* s) {
-    const int64_t n_bytes = memoi_timing_copy(s, s->states, 0, NULL, NULL, NULL);
-    char* bytes = (char*)MEMO_MALLOC((size_t)(MEMOI_TIMING_PIECE + n_bytes));
-    if (!bytes) {
-        memoi_keep(
-            s, memob_no_memory(&s->call_error, "the states that another plan places elsewhere"));
-        return NULL;
-    }
-    (void)memoi_timing_copy(s, s->states, 0, s->states, NULL, bytes + MEMOI_TIMING_PIECE);
-    (void)memoi_timing_copy(s, s->states, 1, s->states, NULL, bytes);
-    return bytes;
+/* Copies the states on the device to host memory, and streamed ones to their places there. */
+MEMOI void memoi_timing_save(memo_session* s, char* kept) {
+    memob_states* of = s->states;
+    const memo_stream stream = of->sink.engine.streams[MEMOB_STREAM_TO_HOST];
+    int64_t n_bytes;
+    memoi_keep(s, memob_states_leave(of, &s->call_error));
+    if (!s->failure.status && kept)
+        memoi_keep(s, memob_states_keep(of, stream, kept, 0, memoi_timing_left_out(of), NULL,
+                                        &n_bytes, &s->call_error));
 }
 
 /* Opens a plan in place of the open one, which is opened again if that fails.  moved: the states,
- * which get other places, and those in bytes; NULL: they keep their places. */
+ * which get other places, and those of the device in kept; NULL: they keep their places. */
 MEMOI void memoi_timing_swap(memo_session* s, memo_step_plan* plan, memob_states* moved,
-                             char* bytes) {
+                             const char* kept) {
     memo_step_plan* const before MEMO_UNUSED = s->own_plan;
     const void* const memory MEMO_UNUSED = s->device_memory;
     memo_error why;
@@ -13380,10 +13423,7 @@ MEMOI void memoi_timing_swap(memo_session* s, memo_step_plan* plan, memob_states
     if (moved) s->states = NULL;
     memoi_timing_open(s, plan);
     MEMO_ASSERT(s->failure.status || s->device_memory == memory); /* 2 */
-    if (moved && !s->failure.status) {
-        (void)memoi_timing_copy(s, moved, 0, NULL, s->states, bytes + MEMOI_TIMING_PIECE);
-        (void)memoi_timing_copy(s, moved, 1, moved, s->states, bytes);
-    }
+    if (moved && !s->failure.status) memoi_timing_put(s, moved, s->states, kept);
     memoi_session_settle(s);
     if (!s->failure.status) {
         for (int32_t i = 0; i < 2 && moved; i++)
@@ -13404,7 +13444,7 @@ MEMOI void memoi_timing_swap(memo_session* s, memo_step_plan* plan, memob_states
     }
     memoi_timing_open(s, before);
     MEMO_ASSERT(s->own_plan == before && s->part->plan == before); /* 5 */
-    if (moved) (void)memoi_timing_copy(s, moved, 0, NULL, moved, bytes + MEMOI_TIMING_PIECE);
+    if (moved) memoi_timing_put(s, moved, moved, kept);
     if (moved && !s->failure.status) memoi_keep(s, memob_states_fetch(moved, &s->call_error));
     memoi_session_settle(s);
     s->timing.is_lost = s->all_failed;
@@ -13418,31 +13458,43 @@ MEMOI void memoi_timing_replace(memo_session* s, memo_step_plan* plan) {
     memo_step_plan* const before = s->own_plan;
     memob_states* const states = s->states;
     const int moves = states && !memoi_timing_streams_alike(before, plan);
-    char* bytes = NULL;
+    void* kept = s->timing.kept;
 
     MEMO_ASSERT(plan->slice_rows == before->slice_rows);           /* 1 */
     MEMO_ASSERT(!s->is_running && !(states && states->n_pending)); /* 3 */
     if (!s->desc.computes_on_host)
         memoi_keep(s, memo_stream_synchronize(s->device, s->desc.compute_stream, &s->call_error));
     if (states) memoi_keep(s, memob_states_synchronize(states, &s->call_error));
-    if (moves) bytes = memoi_timing_save(s);
+    if (moves && !s->failure.status) memoi_timing_save(s, (char*)kept);
     memoi_session_settle(s);
-    if (!s->failure.status) memoi_timing_swap(s, plan, moves ? states : NULL, bytes);
+    if (!s->failure.status) memoi_timing_swap(s, plan, moves ? states : NULL, (const char*)kept);
     memo_step_plan_destroy(s->failure.status ? plan : before);
-    MEMO_FREE(bytes);
 }
 
-/* 1: the budgets have room for the states of both plans at once. */
-MEMOI int memoi_timing_may_move(const memo_session* s, const memo_step_plan* plan) {
-    int64_t host_bytes = 0, disk_bytes = 0; /* of both plans' states, and of the most rows */
+MEMOI void memoi_timing_forget_kept(memo_session* s) {
+    if (s->timing.kept) MEMOB_IGNORE(memo_host_free(s->device, s->timing.kept, NULL));
+    s->timing.kept = NULL;
+}
+
+/* 1: the budgets have room for the states of both plans at once, and beside them for those of the
+ * device while they move; s->timing.kept is memory for these.  The same on all ranks. */
+MEMOI int memoi_timing_may_move(memo_session* s, const memo_step_plan* plan) {
+    int64_t host_bytes = s->own_plan->host_bytes, disk_bytes = 0; /* of the most rows, and states */
+    int64_t kept_bytes, values[2] = {0, 0};
     if (!s->states || memoi_timing_streams_alike(s->own_plan, plan)) return 1;
-    if (s->desc.host_memory) return 0;
+    kept_bytes = memoi_timing_kept_bytes(s);
     for (; plan; plan = plan->next) { /* all shapes have the same states */
         host_bytes = memob_max(host_bytes, plan->host_bytes + s->states_sizes.host_bytes);
         disk_bytes = memob_max(disk_bytes, plan->disk_bytes + s->states_sizes.spill_bytes);
     }
-    return !memoi_is_over(host_bytes, s->desc.host_bytes) &&
-           !memoi_is_over(disk_bytes, s->desc.disk_bytes);
+    values[1] = s->desc.host_memory != NULL ||
+                memoi_is_over(host_bytes + kept_bytes, s->desc.host_bytes) ||
+                memoi_is_over(disk_bytes, s->desc.disk_bytes);
+    if (!values[1] && kept_bytes)
+        values[1] = memo_host_alloc(s->device, kept_bytes, &s->timing.kept, NULL) != MEMO_STATUS_OK;
+    memoi_session_settle_values(s, values, 2);
+    if (values[1]) memoi_timing_forget_kept(s);
+    return !values[1];
 }
 
 /* Makes a plan by the times, in the memory that the session has; NULL: there is none.  Slices and
@@ -13506,11 +13558,13 @@ MEMOI const char* memoi_timing_plan_by(memo_session* s, const int64_t* untimed) 
     plan = memoi_timing_make(s);
     if (!plan) return "";
     if (memoi_timing_is_open(s, plan)) {
+        memoi_timing_forget_kept(s);
         memoi_timing_take_times(s->own_plan, plan);
         memo_step_plan_destroy(plan);
         return "the first plan is the fastest that fits";
     }
     memoi_timing_replace(s, plan);
+    memoi_timing_forget_kept(s);
     return "planned by the times of training steps";
 }
 

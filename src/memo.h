@@ -246,6 +246,7 @@ extern "C" {
  *     >>arena creation       slots of a plan, memory of an arena
  *     >>arena requests       micro-batches and requests
  *     >>host device          counters, worker threads, queues, copies
+ *     >>bulk                 host memory copied and cleared by several threads
  *     >>spill file           an unnamed file and its operations
  *     >>list                 the visits of a step
  *     >>waits                which operation waits for which
@@ -357,6 +358,7 @@ first in this file, or compile with -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE"
 #include "memo/arena_creation.h"
 #include "memo/arena_requests.h"
 #include "memo/host_device.h"
+#include "memo/bulk.h"
 #include "memo/spill_file.h"
 #include "memo/list.h"
 #include "memo/waits.h"

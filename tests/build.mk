@@ -19,7 +19,7 @@ build/strict/tests/%.o: tests/cuda/%.cpp Makefile tests/build.mk
 # Outside of variants the library has the private functions too, and these programs take them from it: to compile them again at -O0
 # would take three times as long as all else.  A program that redefines what they use, such as MEMO_MALLOC, does not compile so.
 SHARED := $(if $(VARIANT),,arena bilevel caching cursor degrees hooks messages mistakes paper_tables plan plan_file \
-	recorder row_kernels segments sharding states_law turns)
+	recorder row_kernels segments sharding slowing states_law turns)
 SHARED := $(SHARED:%=$(BUILD)/tests/test_%)
 $(if $(VARIANT),,$(LIB_FOLDER)/memo.o): private ASSERTS += '-DMEMOI=extern MEMO_UNUSED' -Wno-static-in-inline # clang's
 $(SHARED): private ASSERTS += '-DMEMOI=extern inline __attribute__((gnu_inline, unused))' -isystem .

@@ -1,4 +1,5 @@
 #pragma once
+#include "memo/bulk.h"
 #include "memo/states_items.h"
 /* ---- >>states -----------------------------------------------------------------------------------
  * Knows: which visits of a step a call of the trainer brings, how updates run, and how the caller
@@ -100,7 +101,7 @@ MEMOI memo_status memoi_states_acquire(memob_states* states, const memob_states_
 
     /* All states but FETCHED ones are zero at first, as a new file is. */
     if (is_dry) return status;
-    if (sizes->host_bytes) memset(e->memory.host, 0, (size_t)sizes->host_bytes);
+    if (sizes->host_bytes) memob_bulk_copy(e->memory.host, NULL, sizes->host_bytes);
     if (has_file)
         status = memob_spill_create(
             &e->memory.file, desc->spill_directory, sizes->spill_bytes, desc->spill_bytes_per_s,

@@ -18,7 +18,8 @@ static const memob_value memoi_profile_rows_values[] = {
     MEMOI_PROFILE_TIME("slowdown by a byte back", memo_profile, slowdown_s_per_byte[1], 0),
     MEMOI_PROFILE_TIME("time of a byte updated on the host", memo_profile, update_host_s_per_byte,
                        0),
-    MEMOI_PROFILE_TIME("time of a fetched byte", memo_profile, fetch_s_per_byte, 0)};
+    MEMOI_PROFILE_TIME("time of a fetched byte", memo_profile, fetch_s_per_byte, 0),
+    MEMOB_VALUE("length", MEMOB_VALUE_INT64, memo_profile, length, 0, INT64_MAX)};
 /* A line of kind 0; that of kind k is k numbers farther, also the times of a row. */
 static const memob_value memoi_profile_layer_values[] = {
     MEMOI_PROFILE_TIME("forward time", memo_profile, forward_s, 0),
@@ -34,7 +35,7 @@ static const memob_value memoi_profile_transfer_values[] = {
     MEMOB_VALUE("size", MEMOB_VALUE_INT64, memo_profile_transfer, size_bytes, 0, INT64_MAX),
     MEMOI_PROFILE_TIME("time out", memo_profile_transfer, out_s, 0),
     MEMOI_PROFILE_TIME("time back", memo_profile_transfer, back_s, 0)};
-static const memob_record memoi_profile_rows = {"rows", memoi_profile_rows_values, 10, 6};
+static const memob_record memoi_profile_rows = {"rows", memoi_profile_rows_values, 11, 7};
 static const memob_record memoi_profile_layer = {"layer", memoi_profile_layer_values, 4, 2};
 static const memob_record memoi_profile_tensor = {"tensor", memoi_profile_tensor_values, 1, 0};
 static const memob_record memoi_profile_row = {"row", memoi_profile_row_values, 2, 1};

@@ -1684,6 +1684,7 @@ static void random_profile(memo_profile* p) {
     p->between_s = memo_test_real() * 1e-6;
     p->recompute_call_s = memo_test_real() * 1e-6;
     p->slowdown_s_per_byte[1] = memo_test_real() * 1e-6;
+    p->length = memo_test_int(0, 1 << 30);
     p->n_tensors = (int32_t)memo_test_int(0, MEMO_PROFILE_TENSORS_MAX);
     for (int i = 0; i < p->n_tensors; i++) {
         snprintf(p->tensors[i].name, sizeof p->tensors[i].name, "t%d", i);
@@ -1727,7 +1728,7 @@ TEST(profiles_come_back_from_their_file) {
         random_profile(&p);
         CHECK_OK(memo_profile_write(&p, path, &error));
         CHECK_OK(memo_profile_read(path, &q, &error));
-        CHECK(q.n_rows == p.n_rows && q.n_tensors == p.n_tensors);
+        CHECK(q.n_rows == p.n_rows && q.n_tensors == p.n_tensors && q.length == p.length);
         CHECK(q.n_kinds == p.n_kinds && is_near(q.between_s, p.between_s));
         CHECK(is_near(q.recompute_call_s, p.recompute_call_s) && q.slowdown_s_per_byte[0] <= 0);
         CHECK(is_near(q.slowdown_s_per_byte[1], p.slowdown_s_per_byte[1]));

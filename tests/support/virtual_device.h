@@ -44,6 +44,7 @@ typedef struct virtual_device {
     virtual_stream streams[VIRTUAL_STREAMS_MAX];
     double beside_s[2]; /* computation beside copies, so far */
     int64_t n_waits;    /* of the host */
+    int64_t host_bytes, most_host_bytes;
 } virtual_device;
 
 static virtual_op* virtual_add(virtual_stream* s) {
@@ -113,9 +114,28 @@ static int virtual_step(virtual_device* v) {
 
 static memo_status virtual_alloc(MEMO_UNUSED void* context, int64_t n_bytes, void** address,
                                  memo_error* e) {
-    *address = aligned_alloc(512, (size_t)((n_bytes + 511) / 512 * 512));
-    return *address ? MEMO_STATUS_OK
-                    : memo_error_set(e, MEMO_STATUS_OUT_OF_HOST_MEMORY, "virtual_alloc");
+    return posix_memalign(address, 512, (size_t)n_bytes)
+               ? memo_error_set(e, MEMO_STATUS_OUT_OF_HOST_MEMORY, "virtual_alloc")
+               : MEMO_STATUS_OK;
+}
+/* Pinned memory is counted: its size lies in front of it. */
+static memo_status virtual_host_alloc(void* context, int64_t n_bytes, void** address,
+                                      memo_error* e) {
+    virtual_device* v = (virtual_device*)context;
+    const memo_status status = virtual_alloc(context, n_bytes + 512, address, e);
+    if (status) return status;
+    *(int64_t*)*address = n_bytes;
+    *address = (char*)*address + 512;
+    v->host_bytes += n_bytes;
+    if (v->host_bytes > v->most_host_bytes) v->most_host_bytes = v->host_bytes;
+    return MEMO_STATUS_OK;
+}
+static memo_status virtual_host_free(void* context, void* address, MEMO_UNUSED memo_error* e) {
+    virtual_device* v = (virtual_device*)context;
+    if (!address) return MEMO_STATUS_OK;
+    v->host_bytes -= *(int64_t*)(void*)((char*)address - 512);
+    free((char*)address - 512);
+    return MEMO_STATUS_OK;
 }
 static memo_status virtual_free(MEMO_UNUSED void* context, void* address,
                                 MEMO_UNUSED memo_error* e) {
@@ -249,8 +269,10 @@ static memo_device virtual_table(virtual_device* v) {
     table.struct_bytes = (int64_t)sizeof table;
     table.name = "virtual";
     table.context = v;
-    table.device_alloc = table.host_alloc = virtual_alloc;
-    table.device_free = table.host_free = virtual_free;
+    table.device_alloc = virtual_alloc;
+    table.device_free = virtual_free;
+    table.host_alloc = virtual_host_alloc;
+    table.host_free = virtual_host_free;
     table.memory_info = virtual_memory;
     table.stream_create = virtual_stream_create;
     table.stream_destroy = virtual_stream_destroy;

@@ -289,6 +289,8 @@ rates_give_times() { # test
     expect_out '^budget .*device 95.0 GiB, host 447.0 GiB, copies 170 GB/s to the host, 412 GB/s back' '^profile .*; copies 170 GB/s to the host, 412 GB/s back'
     run --hidden 1024 --layers 2 --heads 8 --seq 4096 --batch 1 --dry-run --cluster gh200 --policy alpha --link-bandwidth 50GB
     expect_out '^budget .* copies 50 GB/s each way'
+    run --hidden 1024 --layers 2 --heads 8 --seq 524288 --tile 1024 --batch 1 --dry-run --cluster h200 --policy alpha
+    expect_out '^profile .*attention beyond 262144 tokens was slower'
     refused '--cluster has no effect without --dry-run' $tiny --cluster h100
     refused '--cluster z80: unknown cluster; use a800, a100, h100, h200, b200, gh200, gb200, gb10, rtx4080, rtx4090, rtx5080, rtx5090 or 3090-pcie' $tiny --cluster z80
 }
@@ -536,6 +538,10 @@ micro_batches_are_grouped() { # test
     grep '^groups' out && fail 'one micro-batch is no group'
     compares_and_draws $tiny --accumulate 4 --device-memory 320KiB --profile slow.profile --output grouped
     expect_out '^groups '
+    works $tiny --accumulate 4 --device-memory 320KiB --dry-run --profile slow.profile
+    grep 'attention was timed' out && fail 'it was timed at this length'
+    prints 'attention was timed at 50 tokens, and takes about 0.5 times as long at 25,' $tiny --accumulate 4 --seq 25 --batch 4 \
+        --device-memory 320KiB --dry-run --profile slow.profile
 }
 
 # So they do on several ranks: a layer's update waits for its sums over ranks.

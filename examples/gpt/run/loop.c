@@ -148,10 +148,13 @@ static memo_status write_model(run* r, const job* j, memo_error* error) {
 static memo_status train_by_plan(run* r, job* j, const progress* shown, memo_error* error) {
     memo_status status = r->is_graph ? gpt_use_graph(r->model, 1, error) : MEMO_STATUS_OK;
     if (status || !r->reports) return status;
-    if (!memo_session_get_profile(gpt_session(r->model), 0, &j->profile, NULL)) j->has_profile = 1;
+    if (!memo_session_get_profile(gpt_session(r->model), 0, &j->profile, NULL)) {
+        j->has_profile = 1;
+        j->profile.length = r->options.sequence;
+    }
     run_take_plan(r, j);
     progress_end(shown);
-    if (j->has_profile) print_profile(&j->profile);
+    if (j->has_profile) print_profile(&r->options, &j->profile);
     print_choice(&r->options, j->plan, j->has_profile);
     print_plan(&r->options, (memo_policy)r->options.policy, j->plan);
     return status;

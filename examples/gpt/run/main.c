@@ -360,7 +360,7 @@ static memo_status prepare(job* j, memo_error* error) {
                "trains on\n",
                memo_policy_name(j->plan->policy));
     else if (needs)
-        print_profile(&j->profile);
+        print_profile(o, &j->profile);
     if (!j->own_plan.addresses) print_choice(o, j->plan, j->has_profile);
     print_plan(o, j->own_plan.addresses ? j->plan->policy : (memo_policy)o->policy, j->plan);
     fflush(stdout);
@@ -400,7 +400,7 @@ static memo_status dry_run(job* j, memo_error* error) {
     print_ranks(o);
     print_slices(j);
     if (o->profile)
-        print_profile(&j->profile);
+        print_profile(o, &j->profile);
     else if (plan_needs_times(o, plan))
         print_estimate(o);
     print_choice(o, plan, o->profile || o->link_bandwidth > 0);

@@ -82,7 +82,7 @@ void print_estimate(const train_options* o);
  * --spill-bandwidth. */
 double estimate_fetch(const train_options* o);
 
-void print_profile(const memo_profile* profile);
+void print_profile(const train_options* o, const memo_profile* profile);
 
 /* ---- refuse.c: why a run does not fit, and what would ---------------------------------------- */
 

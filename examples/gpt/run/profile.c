@@ -91,6 +91,7 @@ void estimate_profile(const train_options* o, memo_profile* profile) {
     memo_item tensors[GPT_N_TENSORS];
     gpt_fill_tensors(&config, tensors);
     memset(profile, 0, sizeof *profile);
+    profile->length = o->sequence;
     profile->n_rows = gpt_slice_rows(&config); /* of a slice, on average */
     profile->n_tensors = gpt_n_tensors(&config);
     profile->n_kinds = 1;
@@ -196,11 +197,16 @@ memo_status check_file_times(const train_options* o, memo_profile* profile, memo
 
 void print_estimate(const train_options* o) {
     const cluster_rates rates = estimate_rates_of(o);
+    const int is_measured = cluster_is_measured(estimate_cluster(o));
     printf(
         "profile   estimated: %g TFLOP/s, of which products reach %.3g and attention %.3g, %.3g in "
         "the backward%s; ",
         estimate_tflops(o), rates.products, rates.forward, rates.backward,
-        cluster_is_measured(estimate_cluster(o)) ? ", as measured on an H200" : "");
+        is_measured ? ", as measured on an H200" : "");
+    if (is_measured && o->sequence > CLUSTER_LENGTH_MOST && !o->window)
+        printf("attention beyond %d tokens was slower in the one run that was measured: at "
+               "1,048,576 it took 1.2 times its share of the forecast; ",
+               CLUSTER_LENGTH_MOST);
     if (o->link_bandwidth)
         printf("copies %s", link_text(o));
     else
@@ -211,13 +217,30 @@ void print_estimate(const train_options* o) {
     printf("\n");
 }
 
-void print_profile(const memo_profile* profile) {
+/* Rows of another length see more keys, or fewer; a window bounds them. */
+static void print_other_length(const train_options* o, const memo_profile* profile) {
+    const int64_t most = o->window ? o->window : INT64_MAX;
+    const double timed = (double)gpt_min(profile->length, most),
+                 keys = (double)gpt_min(o->sequence, most);
+    if (profile->length <= 0 || timed == keys) return;
+    printf(
+        "; attention was timed at %lld tokens, and takes about %.2g times as long at %lld, which "
+        "predictions lack",
+        (long long)profile->length, keys / timed, (long long)o->sequence);
+}
+
+void print_profile(const train_options* o, const memo_profile* profile) {
     const memo_profile_transfer* copy = &profile->copies[1];
+    const double* slowdown = profile->slowdown_s_per_byte;
     printf("profile   a layer's forward takes %.2f ms, its backward %.2f ms, the rest %.2f ms",
            1e3 * profile->forward_s[0], 1e3 * profile->backward_s[0], 1e3 * profile->between_s);
     if (copy->size_bytes)
         printf("; copies run at %.2f GB/s to the host, %.2f GB/s back (medians)",
                1e-9 * (double)copy->size_bytes / copy->out_s,
                1e-9 * (double)copy->size_bytes / copy->back_s);
+    if (slowdown[0] > 0 || slowdown[1] > 0)
+        printf(", and slow what is computed beside them by %.3f and %.3f ms a GB",
+               1e12 * slowdown[0], 1e12 * slowdown[1]);
+    print_other_length(o, profile);
     printf("\n");
 }

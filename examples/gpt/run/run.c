@@ -245,6 +245,7 @@ static memo_status run_time_layers(run* r, job* j, memo_error* error) {
         status = run_step(r, j, step, &loss, error);
     if (!status && !r->stops)
         status = memo_session_get_profile(gpt_session(r->model), 0, &profile, error);
+    profile.length = r->options.sequence;
     if (!status && !r->stops && r->reports) j->profile = profile;
     return status;
 }

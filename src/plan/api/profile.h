@@ -29,6 +29,9 @@ typedef struct memo_profile {
     int64_t n_rows;  /* of the micro-batch that the times below are for */
     int32_t n_kinds; /* of layers */
     int32_t n_tensors;
+    /* Of a sequence, in tokens, at which attention was timed: rows of two lengths take unlike
+     * times.  The trainer sets and compares it; 0: it is not named. */
+    int64_t length;
     /* A layer of each kind; the backward without recomputation. */
     double forward_s[MEMO_PROFILE_KINDS_MAX], backward_s[MEMO_PROFILE_KINDS_MAX];
     /* With slices the times are those of a slice in the middle of the layer.  They grow in a line,
@@ -58,7 +61,7 @@ typedef struct memo_profile {
  * one femtosecond.
  *
  *   rows ROWS KINDS TENSORS BETWEEN [UPDATE_OF_A_BYTE RECOMPUTE_CALL SLOWDOWN_OF_A_BYTE OF_BACK
- *        UPDATE_OF_A_BYTE_ON_HOST FETCH_OF_A_BYTE]
+ *        UPDATE_OF_A_BYTE_ON_HOST FETCH_OF_A_BYTE LENGTH]
  *   layer FORWARD BACKWARD [GROWTH_FORWARD GROWTH_BACKWARD]    of each kind
  *   tensor NAME                                                each tensor, and after it
  *   row TIME|- [GROWTH]                                        recomputation, in each kind

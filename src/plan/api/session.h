@@ -22,8 +22,9 @@
  * Buffers of pass SESSION keep address and bytes.
  * Other addresses are new: desc.planned says when (graphs, registered memory).  Slices and
  * the place of the update stay.  States keep their bytes, and move if host_bytes and disk_bytes
- * have room for both plans' states at once and host_memory is NULL; otherwise they stay where they
- * are, and rows alone are planned.  Pending updates run first.
+ * have room for both plans' states at once and host_bytes beside them for those on the device, if
+ * so much can be pinned, and if host_memory is NULL; otherwise they stay where they are, and rows
+ * alone are planned.  Pending updates run first.
  * If the plan cannot be opened, for instance because no memory can be pinned, the first plan stays,
  * with a line in the log.  All ranks plan before the same step, by the same times.
  * desc.profile_path keeps the times for the next run, which then begins by the second plan.

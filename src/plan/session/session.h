@@ -131,6 +131,7 @@ typedef struct memoi_timing {
     int is_open;               /* a micro-batch that is timed has begun and not ended */
     double host_s, host_bytes; /* of updates on the host */
     memoi_slowing slowing;
+    void* kept;             /* states of the device, while they move; NULL: none */
     memo_profile* profiles; /* (n_shapes); until times are known: of copies, in the first */
     int is_known;           /* profiles has times */
     int is_lost;            /* neither plan could be opened */

@@ -8,13 +8,15 @@
  * Each layer is timed alone: it begins when no copy is under way.  From the second micro-batch on
  * two of three layers run beside copies of known bytes, one way, whose memory no one else uses.
  * What a layer takes longer than alone, over the bytes, is the slowdown; the median of the layers
- * counts.  Then spans beside copies lose what the copies cost, so that all are times alone.
+ * counts, if all but an eighth are slower, for else it is noise.  Then spans beside copies lose
+ * what the copies cost, so that all are times alone.
  *
  * 1. Copies are over when their layer ends, for all that the compute stream does then. */
 
 #define MEMOI_SLOWING_BYTES  ((int64_t)32 << 20) /* of a copy, at most */
 #define MEMOI_SLOWING_COPIES 1024                /* beside a pass of a layer, at most */
 #define MEMOI_SLOWING_SHARE  0.8                 /* of a pass, that copies take */
+#define MEMOI_SLOWING_MOST   0.5                 /* of the speed of computation, that they cost */
 
 /* An event, two streams and memory for a copy: of the budgets, beside the first plan.  Without room
  * nothing is measured.  host_bytes: of rows. */
@@ -111,12 +113,17 @@ MEMOI void memoi_slowing_end(memo_session* s) {
     slowing->is_open = 0; /* 1 */
 }
 
+/* Seconds of a byte alone. */
+MEMOI double memoi_slowing_byte_s(const memo_session* s, int32_t way) {
+    const memo_profile_transfer* copy = &s->timing.profiles->copies[1];
+    return (way ? copy->back_s : copy->out_s) / (double)memob_max(copy->size_bytes, 1);
+}
+
 /* Seconds by which bytes one way made a step longer, summed, and the bytes.  Copies that took
  * longer than the pass do not count: a layer may have been skipped, or had few rows. */
 MEMOI double memoi_slowing_of_step(const memo_session* s, int32_t step, int32_t way, int32_t n,
                                    double* n_bytes) {
-    const memo_profile_transfer* copy = &s->timing.profiles->copies[1];
-    const double byte_s = (way ? copy->back_s : copy->out_s) / (double)copy->size_bytes;
+    const double byte_s = memoi_slowing_byte_s(s, way);
     double slower_s = 0;
     *n_bytes = 0;
     for (int pass = 0; pass < 2; pass++) {
@@ -151,7 +158,10 @@ MEMOI void memoi_slowing_read(const memo_session* s, int32_t n, memo_profile* pr
             const double slower_s = memoi_slowing_of_step(s, step, way, n, &n_bytes);
             if (n_bytes > 0) s->layers_s[n_steps[way]++] = slower_s / n_bytes;
         }
-        if (n_steps[way]) slowdown[way] = memoi_profile_median(s->layers_s, n_steps[way]);
+        if (!n_steps[way]) continue;
+        slowdown[way] = fmin(memoi_profile_median(s->layers_s, n_steps[way]), /* sorts them */
+                             MEMOI_SLOWING_MOST * memoi_slowing_byte_s(s, way));
+        if (s->layers_s[n_steps[way] / 8] <= 0) slowdown[way] = 0;
     }
     for (int32_t way = 0; way < 2; way++)
         if (!n_steps[way]) slowdown[way] = slowdown[!way];
