@@ -467,6 +467,28 @@ strict_streams() ( # COMMAND...
     "$@"
 )
 
+# Profilers see the passes of each layer as NVTX ranges: a library in a profiler's place writes them down.
+layers_have_names() {
+    cat >"$folder/ranges.c" <<END
+#include <nvtx3/nvToolsExt.h>
+#include <stdio.h>
+static int push(const char* name) { return fprintf(stderr, "range %s\n", name); }
+int InitializeInjectionNvtx2(NvtxGetExportTableFunc_t get);
+int InitializeInjectionNvtx2(NvtxGetExportTableFunc_t get) {
+    const NvtxExportTableCallbacks* callbacks = (const NvtxExportTableCallbacks*)get(NVTX_ETID_CALLBACKS);
+    NvtxFunctionTable table;
+    unsigned n;
+    if (!callbacks || !callbacks->GetModuleFunctionTable(NVTX_CB_MODULE_CORE, &table, &n)) return 0;
+    *table[NVTX_CBID_CORE_RangePushA] = (NvtxFunctionPointer)push;
+    return 1;
+}
+END
+    ${CC:-cc} -w -fPIC -shared -isystem "$cuda" "$folder/ranges.c" -o "$folder/ranges.so" || return 1
+    # shellcheck disable=SC2086
+    NVTX_INJECTION64_PATH=$folder/ranges.so "$folder/train_gpt" $tiny $budget --policy recompute --steps 1 >"$folder/ranges.out" 2>&1 || return 1
+    sed -n 's/^range //p' "$folder/ranges.out" | head -n 5 | tr '\n' , | grep '^forward 0,forward 1,backward 1,backward 0,recompute 0,'
+}
+
 more_test_is "the trainer builds on stand-ins" builds
 [ -x "$folder/train_gpt" ] || { tap_end; exit 1; }
 test_is "sub-batches, a window and documents on one GPU" one_gpu --window 5 --documents 8 --separator 32 --sub-batches 2 --schedule fine --policy recompute
@@ -477,6 +499,11 @@ if [ -n "$json_libs" ] && command -v python3 >/dev/null 2>&1; then
     slow_test_is "adapters of others" adapters_of_others
 else
     skip "models of others" "needs python3 and cJSON (apt-get install libcjson-dev, then make setup)"
+fi
+if has_header nvtx3/nvToolsExt.h; then
+    test_is "layers have names for profilers" layers_have_names
+else
+    skip "layers have names for profilers" "NVTX's header is not installed"
 fi
 test_is "updates in the next forward" defers
 test_is "a step as long as predicted is measured" predicts "built-in attention" 33310KiB

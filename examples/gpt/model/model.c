@@ -3,6 +3,7 @@
 #include "gpt/model/layer.h"
 #include "gpt/model/lora.h"
 #include "gpt/model/parallel.h"
+#include "gpt/model/ranges.h"
 #include "gpt/model/tensor.h"
 #include "gpt/model/weights.h"
 
@@ -45,9 +46,11 @@ static void gpt_forward_slice(gpt_model* model, int32_t layer, int64_t slice) {
         gpt_forward_plain(model, layer, x);
 }
 static void gpt_forward(gpt_model* model, int32_t layer, int64_t slice) {
+    gpt_begin_range("forward", layer);
     model->computes = memo_session_forward_begin(model->session, layer);
     if (model->computes) gpt_forward_slice(model, layer, slice);
     memo_session_forward_end(model->session, layer);
+    gpt_end_range();
 }
 
 /* Final norm, classifier and loss of a slice, forward and backward together: x, the stream, becomes
@@ -142,9 +145,11 @@ static void gpt_backward(gpt_model* model, int32_t layer, int64_t slice) {
         layer == model->config.n_layers - 1 && model->buffer_at[GPT_BUFFER_CLASSIFIER] >= 0;
     if (is_between && model->computes && gpt_buffer_address(model, GPT_BUFFER_CLASSIFIER))
         gpt_compute_loss(model, GPT_BUFFER_CLASSIFIER, layer, 1);
+    gpt_begin_range("backward", layer); /* with what is recomputed for it */
     if (memo_session_backward_begin(model->session, layer))
         gpt_backward_slice(model, layer, slice, is_between);
     memo_session_backward_end(model->session, layer);
+    gpt_end_range();
 }
 
 /* Callback of the session: recomputes rows of a tensor of a layer. */
@@ -155,11 +160,13 @@ static void gpt_recompute(void* user, memo_session* session, int32_t layer, int3
     memset(need, 0, sizeof need);
     (void)gpt_open_slice(model, layer);
     need[tensor] = gpt_rows_make(model->open.begin + begin, model->open.begin + end);
+    gpt_begin_range("recompute", layer);
     gpt_begin_phase(model, layer, "recompute");
     if (gpt_is_split(&model->config))
         gpt_compute_parts(model, layer, need);
     else
         gpt_compute(model, layer, need);
+    gpt_end_range();
     memo_session_fail(session, model->status, model->error.message);
 }
 
