@@ -15,6 +15,9 @@
  *                        and what fails do not count; if too few count, the session waits as long
  *                        again.  In these steps recompute is called for all rows of each tensor.
  *     before the steps   copies of the session's own bytes to the host and back, and a file
+ *     beside layers      the same copies beside two of three layers, to find how much they slow
+ *                        computation, if the budgets have room for one beside the first plan.  A
+ *                        timed layer waits for all other copies, so that these steps take longer
  *     not timed          an update at another place than the first plan's; shapes that have not
  *                        trained get the times of others, by rows
  *

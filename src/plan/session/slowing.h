@@ -13,10 +13,12 @@
  *
  * 1. Copies are over when their layer ends, for all that the compute stream does then. */
 
-#define MEMOI_SLOWING_BYTES  ((int64_t)32 << 20) /* of a copy, at most */
-#define MEMOI_SLOWING_COPIES 1024                /* beside a pass of a layer, at most */
-#define MEMOI_SLOWING_SHARE  0.8                 /* of a pass, that copies take */
-#define MEMOI_SLOWING_MOST   0.5                 /* of the speed of computation, that they cost */
+/* At most, beside a pass of a layer: more would fill a stream's queue before the layer is in its
+ * own. */
+#define MEMOI_SLOWING_COPIES 256
+#define MEMOI_SLOWING_BYTES  ((int64_t)128 << 20) /* of a copy, at most */
+#define MEMOI_SLOWING_SHARE  0.8                  /* of a pass, that copies take */
+#define MEMOI_SLOWING_MOST   0.5                  /* of the speed of computation, that they cost */
 
 /* An event, two streams and memory for a copy: of the budgets, beside the first plan.  Without room
  * nothing is measured.  host_bytes: of rows. */
@@ -28,7 +30,7 @@ MEMOI void memoi_slowing_create(memo_session* s, int64_t device_bytes, int64_t h
     int64_t n_bytes;
     slowing->at = memob_align_up(device_bytes, MEMOB_DEVICE_ALIGNMENT);
     n_bytes = memob_min(MEMOI_SLOWING_BYTES, s->memory_bytes - slowing->at);
-    if (s->desc.host_bytes) n_bytes = memob_min(n_bytes, room_bytes);
+    if (s->desc.host_bytes || s->desc.host_memory) n_bytes = memob_min(n_bytes, room_bytes);
     n_bytes = n_bytes / MEMOB_DEVICE_ALIGNMENT * MEMOB_DEVICE_ALIGNMENT;
     if (n_bytes <= 0 || s->desc.computes_on_host) return;
 
