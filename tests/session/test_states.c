@@ -227,9 +227,17 @@ static void count_plans(MEMO_UNUSED void* user, MEMO_UNUSED memo_session* s,
     n_planned++;
 }
 
+static const memo_device* pinning_device;
+static int64_t pins_left = -1; /* the request after so many is refused, once; below 0: none */
+static memo_status refused_pin(void* context, int64_t n_bytes, void** address, memo_error* e) {
+    if (pins_left >= 0 && pins_left-- == 0)
+        return memo_error_set(e, MEMO_STATUS_OUT_OF_HOST_MEMORY, "none is left to pin");
+    return pinning_device->host_alloc(context, n_bytes, address, e);
+}
+
 /* A session that plans again after some steps trains as plain arrays do, wherever states lie then:
- * with a file, an update at any moment or on the host, in slices and shapes, checked or not; the
- * recorded operations have no race. */
+ * with a file, an update at any moment or on the host, in slices and shapes, checked or not, and
+ * where pinned memory lacks; the recorded operations have no race. */
 TEST(planning_again_keeps_every_bit) {
     const int64_t n = memo_test_cases(4, 400);
     int64_t n_again = 0, n_moved = 0, n_other = 0, n_stayed = 0;
@@ -264,7 +272,13 @@ TEST(planning_again_keeps_every_bit) {
             t.desc.computes_on_host = 0;
             t.desc.compute_stream = new_stream(t.desc.device, "compute");
         }
+        memo_device table =
+            *t.desc.device; /* memory lacks while states move, or for the new plan */
+        table.host_alloc = refused_pin;
+        pinning_device = t.desc.device;
+        if (i % 3 == 2 && !recorder) t.desc.device = &table;
         const memo_status status = memo_session_create(&t.desc, &s, &error);
+        if (s && i % 3 == 2) pins_left = memo_test_int(0, 2);
         CHECK_CASE(!status || status == MEMO_STATUS_INFEASIBLE, "case %lld: %s", (long long)i,
                    error.message);
         n_planned = 0;
@@ -283,6 +297,7 @@ TEST(planning_again_keeps_every_bit) {
         }
         memo_session_destroy(s);
         s = NULL;
+        pins_left = -1;
         if (i % 4) memo_stream_destroy(t.desc.device, t.desc.compute_stream, NULL);
         if (!recorder) continue;
         own_check* check = check_of(recorded(recorder));
