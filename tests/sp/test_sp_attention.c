@@ -100,7 +100,7 @@ static void errors_of(const attention_case* c, whole* w, double errors[N_TENSORS
 }
 
 /* With these degrees, ring and ulysses, errors are at most `factor` times those of one rank, and
- * `more`. */
+ * `more` for each merge. */
 static void expect_no_worse(attention_case c, const int32_t (*degrees)[2], int n, double factor,
                             double more) {
     double errors[N_TENSORS], of_one[N_TENSORS];
@@ -116,7 +116,7 @@ static void expect_no_worse(attention_case c, const int32_t (*degrees)[2], int n
         errors_of(&c, &w, errors, &all);
         for (int t = OUT; t < N_TENSORS; t++)
             if (t != D_OUT)
-                CHECK_CASE(errors[t] <= factor * of_one[t] + more,
+                CHECK_CASE(errors[t] <= factor * of_one[t] + more * (c.ring - 1),
                            "%s is off by %.4g, on one rank by %.4g", tensor_names[t], errors[t],
                            of_one[t]);
     }
@@ -282,16 +282,20 @@ TEST(a_sink_that_dominates_leaves_the_rest) {
 }
 
 /* A first token without value attracts nearly all attention, as in trained models: a ring leaves of
- * the others what one rank leaves. */
+ * the others what one rank leaves.  Each merge rounds the LSE, which all of a row's probabilities
+ * share, and a part below half a unit in the last place is lost.  Queries are small: else the rest
+ * of one row is most of all, and its error that of chance. */
 TEST(a_token_that_dominates_leaves_the_rest) {
     static const int32_t rings[][2] = {{4, 1}, {8, 1}, {16, 1}};
     static const double scores[] = {12, 16, 20};
     for (int i = 0; i < 3; i++) {
         attention_case c = case_of(1, 1, IS_SLOW ? 128 : 512, 1, 1, 64);
+        const double half_unit = ldexp(1, -20); /* of an LSE from 16 to 32 */
         c.attracts = scores[i];
-        expect_no_worse(c, rings, 3, 2, 1e-6); /* few rows carry the error */
+        c.spread = 0.5;
+        expect_no_worse(c, rings, 3, 2, half_unit);
         c.type = MEMO_TYPE_BF16;
-        expect_no_worse(c, rings, 3, 1.02, 3e-4);
+        expect_no_worse(c, rings, 3, 1.02, 1e-4);
     }
 }
 
