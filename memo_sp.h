@@ -774,13 +774,13 @@ typedef struct memo_ulysses_heads {
  * 256 / n_batch ranges, but between 4 and 64.  Of more ranges the narrowest gaps travel, too, and
  * all gaps if these are then less than an eighth of all rows.
  *
- * Nodes.  With desc.nodes a row crosses to a node once, to the rank at the owner's place, which holds
- * all rows that anybody in its node reads until these have them, and adds up their gradients, which
- * return to the owner once.  Rows that cross, and sums that return, are messages of the same list,
- * on a stream and links of their own, which the clock takes for ten times slower.  This takes as
- * much memory more as two sets of keys, and in backward four of gradients.  What to choose
- * (simulated time over the ideal, 131,072 tokens on 128 ranks in 16 nodes, 32 heads, both passes;
- * bench/sp nodes):
+ * Nodes.  With desc.nodes a row crosses to a node once, to the rank at the owner's place, which
+ * holds all rows that anybody in its node reads until these have them, and adds up their gradients,
+ * which return to the owner once.  Rows that cross, and sums that return, are messages of the same
+ * list, on a stream and links of their own, which the clock takes for ten times slower.  This
+ * takes as much memory more as two sets of keys, and in backward four of gradients.  What to
+ * choose (simulated time over the ideal, 131,072 tokens on 128 ranks in 16 nodes, 32 heads, both
+ * passes; bench/sp nodes):
  *
  *     ulysses 8, ring 16              1.03, 1.03   if each rank of a node has key heads of its own
  *     the same, latent keys           1.72, 1.38   every rank of a node gets all latent rows
@@ -6377,8 +6377,8 @@ MEMOI int memoi_messages_overlap(const memoi_ring_crossing* a, int64_t row, int6
  * Knows: messages and crossings, their times and rooms, as integers.  Knows nothing of positions,
  * heads or streams.
  *
- * A pass is played once: next is always what can begin first.  A rank sends and receives one message
- * at a time, within its node and between nodes at once.
+ * A pass is played once: next is always what can begin first.  A rank sends and receives one
+ * message at a time, within its node and between nodes at once.
  *
  * 1. Something can begin while anything is left. */
 
@@ -7169,8 +7169,8 @@ typedef struct memoi_exchange_step {
     memoi_block_segments seen; /* of these rows */
 } memoi_exchange_step;
 
-/* Rows of another node's rank that this rank holds for its own node, and where they lie in the pools
- * of held rows. */
+/* Rows of another node's rank that this rank holds for its own node, and where they lie in the
+ * pools of held rows. */
 typedef struct memoi_exchange_held {
     int32_t owner;
     int32_t own_step; /* this rank's that reads them; 0: none */
@@ -7178,10 +7178,10 @@ typedef struct memoi_exchange_held {
 } memoi_exchange_held;
 
 /* One group of messages of this rank.  Within the node it brings the keys of step k, sends keys to
- * a reader, returns what step `given` contributed to gradients, takes what a giver contributed; keys
- * are own, or held as number read_of, and so are gradients.  Between nodes k and `given` are numbers
- * of held rows, which come and whose sum returns; reader and giver are nodes.  0, or rank -1:
- * none. */
+ * a reader, returns what step `given` contributed to gradients, takes what a giver contributed;
+ * keys are own, or held as number read_of, and so are gradients.  Between nodes k and `given` are
+ * numbers of held rows, which come and whose sum returns; reader and giver are nodes.  0, or
+ * rank -1: none. */
 typedef struct memoi_exchange_turn {
     int32_t k, given;
     int32_t reader, giver, read_of, given_of;
@@ -7809,8 +7809,8 @@ MEMOI void memoi_exchange_make(memo_exchange* plan) {
 }
 
 /* ---- >>ring attention ---------------------------------------------------------------------------
- * Knows: the runs of each ring rank, the mask, the local attention, three streams.  Knows nothing of
- * Ulysses or of where its tensors come from.  They are by heads: (n_batch, ring_tokens, heads of
+ * Knows: the runs of each ring rank, the mask, the local attention, three streams.  Knows nothing
+ * of Ulysses or of where its tensors come from.  They are by heads: (n_batch, ring_tokens, heads of
  * the rank, head_size or v_head_size).  Arrays of two hold one for keys, then one for values.
  *
  * 1. A step is enqueued behind the exchange that brings its keys.
@@ -7912,8 +7912,8 @@ MEMOI MEMOB_NOINLINE int64_t memoi_ring_kv_elements(const memoi_shape* shape, in
 MEMOI int64_t memoi_ring_row_bytes(const memoi_shape* shape, int tensor) {
     return memoi_ring_row(shape, tensor) * memo_type_bytes(memoi_ring_type(shape, tensor));
 }
-/* Instead of a number of held rows: own ones, whose gradients come from other nodes.  They have sums
- * of their own, so that neither stream of messages waits for the other. */
+/* Instead of a number of held rows: own ones, whose gradients come from other nodes.  They have
+ * sums of their own, so that neither stream of messages waits for the other. */
 enum { MEMOI_RING_FAR = -1 };
 
 /* Rows that lie before those of sequence b where held rows lie, or own ones. */
@@ -8508,8 +8508,8 @@ MEMOI void memoi_ring_messages(memoi_ring* ring, const memoi_exchange_turn* turn
                                   memoi_ring_taken(ring), turn->giver);
 }
 
-/* The next exchange within the node, one group of messages; a rank adds its own contribution to what
- * it holds without one. */
+/* The next exchange within the node, one group of messages; a rank adds its own contribution to
+ * what it holds without one. */
 MEMOI void memoi_ring_exchange_near(memoi_ring* ring, const memoi_exchange_turn* turn) {
     memoi_target* target = ring->target;
     memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_RING);
@@ -9406,8 +9406,8 @@ MEMOI memo_status memoi_hybrid_device_check(const char* name, const memo_sp_atte
     return memoi_check_memory(name, desc->device_memory, error);
 }
 
-/* A step fills a room of keys and two of contributions; step 0 one.  Rows that are held for the node
- * have a room, and one of sums. */
+/* A step fills a room of keys and two of contributions; step 0 one.  Rows that are held for the
+ * node have a room, and one of sums. */
 MEMOI memo_status memoi_hybrid_order_make(memo_sp_attention* a, memo_error* error) {
     memoi_ring_rooms* rooms = &a->rooms;
     const int64_t n_steps =

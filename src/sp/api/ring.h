@@ -25,13 +25,13 @@
  * 256 / n_batch ranges, but between 4 and 64.  Of more ranges the narrowest gaps travel, too, and
  * all gaps if these are then less than an eighth of all rows.
  *
- * Nodes.  With desc.nodes a row crosses to a node once, to the rank at the owner's place, which holds
- * all rows that anybody in its node reads until these have them, and adds up their gradients, which
- * return to the owner once.  Rows that cross, and sums that return, are messages of the same list,
- * on a stream and links of their own, which the clock takes for ten times slower.  This takes as
- * much memory more as two sets of keys, and in backward four of gradients.  What to choose
- * (simulated time over the ideal, 131,072 tokens on 128 ranks in 16 nodes, 32 heads, both passes;
- * bench/sp nodes):
+ * Nodes.  With desc.nodes a row crosses to a node once, to the rank at the owner's place, which
+ * holds all rows that anybody in its node reads until these have them, and adds up their gradients,
+ * which return to the owner once.  Rows that cross, and sums that return, are messages of the same
+ * list, on a stream and links of their own, which the clock takes for ten times slower.  This
+ * takes as much memory more as two sets of keys, and in backward four of gradients.  What to
+ * choose (simulated time over the ideal, 131,072 tokens on 128 ranks in 16 nodes, 32 heads, both
+ * passes; bench/sp nodes):
  *
  *     ulysses 8, ring 16              1.03, 1.03   if each rank of a node has key heads of its own
  *     the same, latent keys           1.72, 1.38   every rank of a node gets all latent rows

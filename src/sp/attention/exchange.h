@@ -26,8 +26,8 @@ typedef struct memoi_exchange_step {
     memoi_block_segments seen; /* of these rows */
 } memoi_exchange_step;
 
-/* Rows of another node's rank that this rank holds for its own node, and where they lie in the pools
- * of held rows. */
+/* Rows of another node's rank that this rank holds for its own node, and where they lie in the
+ * pools of held rows. */
 typedef struct memoi_exchange_held {
     int32_t owner;
     int32_t own_step; /* this rank's that reads them; 0: none */
@@ -35,10 +35,10 @@ typedef struct memoi_exchange_held {
 } memoi_exchange_held;
 
 /* One group of messages of this rank.  Within the node it brings the keys of step k, sends keys to
- * a reader, returns what step `given` contributed to gradients, takes what a giver contributed; keys
- * are own, or held as number read_of, and so are gradients.  Between nodes k and `given` are numbers
- * of held rows, which come and whose sum returns; reader and giver are nodes.  0, or rank -1:
- * none. */
+ * a reader, returns what step `given` contributed to gradients, takes what a giver contributed;
+ * keys are own, or held as number read_of, and so are gradients.  Between nodes k and `given` are
+ * numbers of held rows, which come and whose sum returns; reader and giver are nodes.  0, or
+ * rank -1: none. */
 typedef struct memoi_exchange_turn {
     int32_t k, given;
     int32_t reader, giver, read_of, given_of;

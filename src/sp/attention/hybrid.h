@@ -102,8 +102,8 @@ MEMOI memo_status memoi_hybrid_device_check(const char* name, const memo_sp_atte
     return memoi_check_memory(name, desc->device_memory, error);
 }
 
-/* A step fills a room of keys and two of contributions; step 0 one.  Rows that are held for the node
- * have a room, and one of sums. */
+/* A step fills a room of keys and two of contributions; step 0 one.  Rows that are held for the
+ * node have a room, and one of sums. */
 MEMOI memo_status memoi_hybrid_order_make(memo_sp_attention* a, memo_error* error) {
     memoi_ring_rooms* rooms = &a->rooms;
     const int64_t n_steps =

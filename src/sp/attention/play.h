@@ -4,8 +4,8 @@
  * Knows: messages and crossings, their times and rooms, as integers.  Knows nothing of positions,
  * heads or streams.
  *
- * A pass is played once: next is always what can begin first.  A rank sends and receives one message
- * at a time, within its node and between nodes at once.
+ * A pass is played once: next is always what can begin first.  A rank sends and receives one
+ * message at a time, within its node and between nodes at once.
  *
  * 1. Something can begin while anything is left. */
 

@@ -2,8 +2,8 @@
 #include "sp/target.h"
 #include "sp/attention/exchange.h"
 /* ---- >>ring attention ---------------------------------------------------------------------------
- * Knows: the runs of each ring rank, the mask, the local attention, three streams.  Knows nothing of
- * Ulysses or of where its tensors come from.  They are by heads: (n_batch, ring_tokens, heads of
+ * Knows: the runs of each ring rank, the mask, the local attention, three streams.  Knows nothing
+ * of Ulysses or of where its tensors come from.  They are by heads: (n_batch, ring_tokens, heads of
  * the rank, head_size or v_head_size).  Arrays of two hold one for keys, then one for values.
  *
  * 1. A step is enqueued behind the exchange that brings its keys.
@@ -105,8 +105,8 @@ MEMOI MEMOB_NOINLINE int64_t memoi_ring_kv_elements(const memoi_shape* shape, in
 MEMOI int64_t memoi_ring_row_bytes(const memoi_shape* shape, int tensor) {
     return memoi_ring_row(shape, tensor) * memo_type_bytes(memoi_ring_type(shape, tensor));
 }
-/* Instead of a number of held rows: own ones, whose gradients come from other nodes.  They have sums
- * of their own, so that neither stream of messages waits for the other. */
+/* Instead of a number of held rows: own ones, whose gradients come from other nodes.  They have
+ * sums of their own, so that neither stream of messages waits for the other. */
 enum { MEMOI_RING_FAR = -1 };
 
 /* Rows that lie before those of sequence b where held rows lie, or own ones. */
@@ -701,8 +701,8 @@ MEMOI void memoi_ring_messages(memoi_ring* ring, const memoi_exchange_turn* turn
                                   memoi_ring_taken(ring), turn->giver);
 }
 
-/* The next exchange within the node, one group of messages; a rank adds its own contribution to what
- * it holds without one. */
+/* The next exchange within the node, one group of messages; a rank adds its own contribution to
+ * what it holds without one. */
 MEMOI void memoi_ring_exchange_near(memoi_ring* ring, const memoi_exchange_turn* turn) {
     memoi_target* target = ring->target;
     memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_RING);
