@@ -741,6 +741,8 @@ MEMOI void memoi_ring_touch_held(memoi_ring* ring, const memoi_exchange_turn* tu
         if (!i || ring->is_backward)
             memoi_ring_fill_bytes(ring, op, pool, held->row * row_bytes, held->n_rows * row_bytes);
     }
+
+    /* Rows and sums that leave, and sums that come. */
     if (turn->reader >= 0) {
         memoi_ring_read_held(ring, op, 0);
         memoi_ring_access_sent(ring, x, 0, ring->plan->crossing_rows[turn->reader]);
