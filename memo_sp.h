@@ -6698,6 +6698,8 @@ MEMOI void memoi_play_bring(memoi_play* p, int32_t i, int64_t start) {
                         x->crossing < 0 ? --rank->n_near : --rank->n_ready, i);
         m->order[first + rank->n_brought] = i;
     }
+
+    /* It travels, and a row that has crossed may be passed on. */
     x->step = ++rank->n_brought;
     x->turns[p->is_backward] = level;
     if (!memoi_messages_is_own(x)) {
@@ -6710,6 +6712,8 @@ MEMOI void memoi_play_bring(memoi_play* p, int32_t i, int64_t start) {
             memoi_play_use(p, x->crossing, step->arrived, x->turns[p->is_backward]);
     }
     if (p->is_fixed) return;
+
+    /* Rooms of what is computed by then are free. */
     rank->used += memoi_play_pool_rows(x);
     while (rank->oldest < rank->n_computed) {
         const int32_t oldest = memoi_play_of(p, r, rank->oldest);
@@ -6782,6 +6786,7 @@ MEMOI void memoi_play_return(memoi_play* p, int32_t c, int64_t start) {
 
 /* --- a pass --- */
 
+/* Nothing has travelled, and every rank looks for its first message. */
 MEMOI void memoi_play_begin(memoi_play* p, memob_arrays* scratch) {
     const memoi_messages* m = p->m;
     const int32_t n = m->n_ranks, n_messages = memoi_messages_count(m);
@@ -7039,6 +7044,7 @@ MEMOI void memoi_messages_sort(memoi_messages* m, int is_backward, memob_arrays*
             all[n_events++] = event;
         }
     }
+
     for (int32_t i = 0; i < n_events; i++) order[i] = memob_keyed_of(all[i].turn, i);
     memob_keyed_sort(order, n_events);
     for (int32_t i = 0; i < n_events; i++) events[i] = all[order[i].index];
@@ -8461,6 +8467,8 @@ MEMOI void memoi_ring_touch_turn(memoi_ring* ring, const memoi_exchange_turn* tu
                                       memoi_ring_row_bytes(shape, is_v));
         memoi_ring_fill_room(ring, op, MEMOI_POOL_KEYS, turn->k);
     }
+
+    /* Gradients that leave, and those that come. */
     if (turn->given) {
         const int64_t n_bytes = memoi_ring_key_rows(ring, turn->given) * given_bytes;
         memoi_ring_read_room(ring, op, MEMOI_POOL_GRADIENTS, turn->given);

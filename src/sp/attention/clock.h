@@ -198,6 +198,7 @@ MEMOI void memoi_messages_sort(memoi_messages* m, int is_backward, memob_arrays*
             all[n_events++] = event;
         }
     }
+
     for (int32_t i = 0; i < n_events; i++) order[i] = memob_keyed_of(all[i].turn, i);
     memob_keyed_sort(order, n_events);
     for (int32_t i = 0; i < n_events; i++) events[i] = all[order[i].index];

@@ -325,6 +325,8 @@ MEMOI void memoi_play_bring(memoi_play* p, int32_t i, int64_t start) {
                         x->crossing < 0 ? --rank->n_near : --rank->n_ready, i);
         m->order[first + rank->n_brought] = i;
     }
+
+    /* It travels, and a row that has crossed may be passed on. */
     x->step = ++rank->n_brought;
     x->turns[p->is_backward] = level;
     if (!memoi_messages_is_own(x)) {
@@ -337,6 +339,8 @@ MEMOI void memoi_play_bring(memoi_play* p, int32_t i, int64_t start) {
             memoi_play_use(p, x->crossing, step->arrived, x->turns[p->is_backward]);
     }
     if (p->is_fixed) return;
+
+    /* Rooms of what is computed by then are free. */
     rank->used += memoi_play_pool_rows(x);
     while (rank->oldest < rank->n_computed) {
         const int32_t oldest = memoi_play_of(p, r, rank->oldest);
@@ -409,6 +413,7 @@ MEMOI void memoi_play_return(memoi_play* p, int32_t c, int64_t start) {
 
 /* --- a pass --- */
 
+/* Nothing has travelled, and every rank looks for its first message. */
 MEMOI void memoi_play_begin(memoi_play* p, memob_arrays* scratch) {
     const memoi_messages* m = p->m;
     const int32_t n = m->n_ranks, n_messages = memoi_messages_count(m);

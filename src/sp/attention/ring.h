@@ -654,6 +654,8 @@ MEMOI void memoi_ring_touch_turn(memoi_ring* ring, const memoi_exchange_turn* tu
                                       memoi_ring_row_bytes(shape, is_v));
         memoi_ring_fill_room(ring, op, MEMOI_POOL_KEYS, turn->k);
     }
+
+    /* Gradients that leave, and those that come. */
     if (turn->given) {
         const int64_t n_bytes = memoi_ring_key_rows(ring, turn->given) * given_bytes;
         memoi_ring_read_room(ring, op, MEMOI_POOL_GRADIENTS, turn->given);
