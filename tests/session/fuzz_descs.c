@@ -260,7 +260,7 @@ static void fuzz_row_plan(fuzz_bytes* in) {
     FUZZ_POINTERS(desc, 56, &desc.swap, &desc.profile, &desc.states);
     fuzz_fill_from(in, &profile, &(memo_profile){.forward_s = {1e-3}, .backward_s = {2e-3}},
                    sizeof profile);
-    FUZZ_POINTERS(profile, 35984, NULL);
+    FUZZ_POINTERS(profile, 35992, NULL);
     if (fuzz_pick(in, 8)) {
         profile.n_rows = swap.n_rows;
         profile.n_kinds = MEMO_PROFILE_KINDS_MAX;
@@ -583,7 +583,7 @@ static void fuzz_session(fuzz_bytes* in) {
     desc.rows = has_rows && n_slices == 1 && desc.n_shapes < 2 ? rows : NULL;
     for (i = 0; i < FUZZ_N; i++) {
         if (i && !has_shapes) break;
-        FUZZ_FILL(in, profiles[i], 35984, NULL);
+        FUZZ_FILL(in, profiles[i], 35992, NULL);
         profiles[i].n_tensors = desc.n_tensors;
         profiles[i].n_kinds = n_kinds;
         for (int32_t t = 0; t < FUZZ_N; t++) strcpy(profiles[i].tensors[t].name, "t");
