@@ -7803,12 +7803,13 @@ MEMOI void memoi_slowing_begin(memo_session* s, int32_t step, int is_backward) {
     const int32_t what = is_backward ? MEMOI_SPAN_BACKWARD : MEMOI_SPAN_FORWARD;
     const double* span_s = memoi_session_span(s, step, what);
     memoi_slowing* slowing = &s->timing.slowing;
-    const memo_profile_transfer* copy = &s->timing.profiles->copies[1];
+    const memo_profile_transfer* copy;
     memob_engine* e = &slowing->engine;
     double copy_s, n_bytes, scale;
     if (!memoi_slowing_is_on(s) || !s->repetition || way < 0 || s->steps->order) return;
 
     /* So many bytes. */
+    copy = &s->timing.profiles->copies[1];
     scale = memoi_session_scale(s, step, what);
     copy_s = way ? copy->back_s : copy->out_s;
     if (copy_s <= 0) return;
