@@ -7789,10 +7789,11 @@ MEMOI int memoi_slowing_is_on(const memo_session* s) {
 
 /* What is computed next runs beside no copy. */
 MEMOI void memoi_slowing_separate(memo_session* s) {
-    const memob_engine* e = &s->part->step->desc.sink->engine;
-    for (int32_t k = MEMOB_STREAM_TO_HOST; k <= MEMOB_STREAM_TO_DEVICE; k++)
-        if (memoi_slowing_is_on(s) && e->streams[k])
-            memoi_slowing_follow(s, s->desc.compute_stream, e->streams[k]);
+    const memob_engine* e;
+    if (!memoi_slowing_is_on(s)) return;
+    e = &s->part->step->desc.sink->engine;
+    for (int32_t k = MEMOB_STREAM_TO_HOST; k <= MEMOB_STREAM_TO_DEVICE && !s->error.status; k++)
+        if (e->streams[k]) memoi_slowing_follow(s, s->desc.compute_stream, e->streams[k]);
 }
 
 /* A pass of a layer is about to be computed.  Beside copies, if it is a turn of such; they end
@@ -7801,15 +7802,16 @@ MEMOI void memoi_slowing_separate(memo_session* s) {
 MEMOI void memoi_slowing_begin(memo_session* s, int32_t step, int is_backward) {
     const int32_t turn = (step + s->repetition) % 3, way = turn - 1; /* turn 0: no copies */
     const int32_t what = is_backward ? MEMOI_SPAN_BACKWARD : MEMOI_SPAN_FORWARD;
-    const double* span_s = memoi_session_span(s, step, what);
     memoi_slowing* slowing = &s->timing.slowing;
     const memo_profile_transfer* copy;
+    const double* span_s;
     memob_engine* e = &slowing->engine;
     double copy_s, n_bytes, scale;
     if (!memoi_slowing_is_on(s) || !s->repetition || way < 0 || s->steps->order) return;
 
     /* So many bytes. */
     copy = &s->timing.profiles->copies[1];
+    span_s = memoi_session_span(s, step, what);
     scale = memoi_session_scale(s, step, what);
     copy_s = way ? copy->back_s : copy->out_s;
     if (copy_s <= 0) return;

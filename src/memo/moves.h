@@ -100,9 +100,9 @@ MEMOI void memoi_moves_hold(memob_sink* sink, const memob_moves* moves, int32_t 
         memoi_snapshot_hold(moves->snapshot, &sink->engine, MEMOB_STREAM_TO_HOST, item);
 }
 
-/* Copies an item, or uses the file, on a stream or on a clock.  Inlined: a layer has many. */
-MEMOI inline void memoi_moves_item(memob_sink* sink, const memob_moves* moves, int32_t kind,
-                                   const memob_part* part) {
+/* Copies an item, or uses the file, on a stream or on a clock. */
+MEMOI void memoi_moves_item(memob_sink* sink, const memob_moves* moves, int32_t kind,
+                            const memob_part* part) {
     const int is_file = kind == MEMOB_OP_WRITE || kind == MEMOB_OP_READ;
     if (moves->snapshot && moves->snapshot->is_open)
         memoi_moves_hold(sink, moves, kind, part->item);
