@@ -11214,7 +11214,8 @@ memo_session_info memo_session_get_info(const memo_session* s) {
  * memory away and takes it again.  Knows nothing of what rows and states are for.
  *
  * 1. A session that sleeps has no address on the device.
- * 2. What is kept comes back to where the plan has it. */
+ * 2. What is kept comes back to where the plan has it.
+ * 3. No more is kept than the plan says. */
 
 /* Ends what has an address on the device: all that lay there is kept, or has no value. */
 MEMOI void memoi_session_drop_device(memo_session* s) {
@@ -11242,6 +11243,12 @@ MEMOI memo_status memoi_session_leave_device(memo_session* s, memo_error* error)
     return status;
 }
 
+/* Do these bytes lie in the session's memory? */
+MEMOI int memoi_session_is_on_device(const memo_session* s, const char* address, int64_t n_bytes) {
+    const char* const begin = (const char*)s->device_memory;
+    return address >= begin && address + n_bytes <= begin + s->memory_bytes;
+}
+
 /* Copies buffers of pass SESSION to `kept`, or from there; kept NULL: only counts.  Then the same
  * of resident states.  *n_bytes: all of them. */
 MEMOI memo_status memoi_session_keep(memo_session* s, char* kept, int is_back, int64_t* n_bytes,
@@ -11250,10 +11257,12 @@ MEMOI memo_status memoi_session_keep(memo_session* s, char* kept, int is_back, i
     int64_t states_bytes = 0, n = 0;
     for (int32_t i = 0; i < s->desc.n_buffers && !status; i++) {
         const int64_t size_bytes = memoi_session_buffer_bytes(s, i, s->desc.n_rows);
+        char* const address = (char*)s->buffer_addresses[i];
         if (s->desc.buffers[i].first != MEMO_PASS_SESSION) continue;
+        MEMO_ASSERT(!size_bytes || memoi_session_is_on_device(s, address, size_bytes)); /* 2 */
         if (kept && size_bytes)
-            status = memob_copy_now(s->device, s->sleep_stream, s->buffer_addresses[i], kept + n,
-                                    size_bytes, is_back, error);
+            status = memob_copy_now(s->device, s->sleep_stream, address, kept + n, size_bytes,
+                                    is_back, error);
         n += size_bytes;
     }
     if (s->states && !status)
@@ -11273,6 +11282,7 @@ memo_status memo_session_sleep(memo_session* s, memo_error* error) {
     if (!status && !s->sleep_stream)
         status = memo_stream_create(s->device, "sleep", 0, &s->sleep_stream, error);
     if (!status) status = memoi_session_keep(s, NULL, 0, &n_bytes, error);
+    MEMO_ASSERT(n_bytes <= s->part->plan->sleep_bytes); /* 3 */
     if (!status) kept = (char*)MEMO_MALLOC((size_t)memob_max(n_bytes, 1));
     if (!status && !kept)
         status = memo_error_set(error, MEMO_STATUS_OUT_OF_HOST_MEMORY,
@@ -11308,7 +11318,7 @@ MEMOI memo_status memoi_session_return(memo_session* s, memo_error* error) {
     s->batch = batch;
     if (s->states) s->states->sink.engine.memory.device = (char*)s->states_desc.device_memory;
 
-    if (!s->failure.status) /* 2 */
+    if (!s->failure.status)
         memoi_keep(s, memoi_session_keep(s, s->kept_bytes, 1, &n_bytes, &s->call_error));
     if (s->states && !s->failure.status)
         memoi_keep(s, memob_states_fetch(s->states, &s->call_error));
@@ -11324,10 +11334,11 @@ memo_status memo_session_wake(memo_session* s, memo_error* error) {
                               "comes before");
     memoi_session_forget(s);
     if (s->error.status) return memoi_session_report(s, error);
+    MEMO_ASSERT(!s->device_memory && !s->part->arena && !s->part->base); /* 1 */
     s->device_memory = s->desc.device_memory;
     if (!s->device_memory)
         status = memo_device_alloc(s->device, s->memory_bytes, &s->device_memory, error);
-    if (status) return status; /* 1 */
+    if (status) return status;
     status = memoi_session_return(s, error);
     if (status) {
         if (!s->desc.device_memory)
@@ -11343,15 +11354,18 @@ memo_status memo_session_wake(memo_session* s, memo_error* error) {
 }
 
 /* --- >>session snapshot ---
- * Knows: when states may be written out while steps go on.  Knows nothing of where they lie. */
+ * Knows: when states may be written out while steps go on.  Knows nothing of where they lie.
+ *
+ * 1. A piece that is written lies in its state. */
 
 /* A piece goes to the caller, on the snapshot's thread. */
 MEMOI memo_status memoi_session_write(void* session, int32_t layer, int32_t state, int64_t at,
                                       const void* bytes, int64_t n_bytes, memo_error* error) {
     const memo_session* s = (const memo_session*)session;
     memo_error why = MEMO_ZERO(memo_error);
-    const memo_status status =
-        s->snapshot.write(s->snapshot.user, layer - 1, state, at, bytes, n_bytes, &why);
+    memo_status status;
+    MEMO_ASSERT(at >= 0 && n_bytes > 0 && at + n_bytes <= s->desc.states[state].size_bytes); /* 1 */
+    status = s->snapshot.write(s->snapshot.user, layer - 1, state, at, bytes, n_bytes, &why);
     return memoi_session_name_bytes(s, "memo_session_snapshot", layer, state, at, n_bytes, status,
                                     &why, error);
 }

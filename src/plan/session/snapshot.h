@@ -2,15 +2,18 @@
 #include "memo/states_snapshot.h"
 #include "plan/session/running.h"
 /* --- >>session snapshot ---
- * Knows: when states may be written out while steps go on.  Knows nothing of where they lie. */
+ * Knows: when states may be written out while steps go on.  Knows nothing of where they lie.
+ *
+ * 1. A piece that is written lies in its state. */
 
 /* A piece goes to the caller, on the snapshot's thread. */
 MEMOI memo_status memoi_session_write(void* session, int32_t layer, int32_t state, int64_t at,
                                       const void* bytes, int64_t n_bytes, memo_error* error) {
     const memo_session* s = (const memo_session*)session;
     memo_error why = MEMO_ZERO(memo_error);
-    const memo_status status =
-        s->snapshot.write(s->snapshot.user, layer - 1, state, at, bytes, n_bytes, &why);
+    memo_status status;
+    MEMO_ASSERT(at >= 0 && n_bytes > 0 && at + n_bytes <= s->desc.states[state].size_bytes); /* 1 */
+    status = s->snapshot.write(s->snapshot.user, layer - 1, state, at, bytes, n_bytes, &why);
     return memoi_session_name_bytes(s, "memo_session_snapshot", layer, state, at, n_bytes, status,
                                     &why, error);
 }
