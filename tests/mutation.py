@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """mutation.py - how many random changes of the rooms do the tests see?  Run from the project's root: make -f .ci/checks.mk mutation
 
-  python3 tests/mutation.py [--seed N] [--count 40] [--jobs 2] [--least 36] [--tests "test_a test_b"] [PART ...]
+  python3 tests/mutation.py [--seed N[,N]] [--count 40] [--seconds N] [--jobs 2] [--least 36] [--tests "test_a test_b"] [PART ...]
 
-COUNT one-line changes of src/ (no CUDA) and extras/ are drawn from the seed: another comparison, a statement or a wait less, an
+COUNT one-line changes of src/ (no CUDA) and extras/ are drawn from each seed: another comparison, a statement or a wait less, an
 argument or a sum off by one.  PART: only files whose path contains one.  --tests: only these programs look.  All are compiled into
 one copy of the tree, in build/mutation, and MEMO_PLANTED=K in the environment makes the change K.  One run of each test program
-shows which changes it reaches.  Then each change runs the programs that reach it, the fast ones first, until one fails; under
-MEMO_TEST_ALL these run as under `make test-all`.  A change that none sees is shown: find out whether it changes behaviour, and
-write its test.  The last line is "N caught, N survived, N reached by no test".  Exit status 1 if fewer than --least of COUNT are
-caught."""
+shows which changes it reaches.  Then each change runs the programs that reach it, the fast ones first, until a check is false, or,
+with --seconds, until those that are left would take more of processor time; under MEMO_TEST_ALL these run as under `make test-all`.
+A change that none sees is shown: find out whether it changes behaviour, and write its test.  A line for each seed, and the last
+line, is "N caught, N survived, N reached by no test".  Exit status 1 if fewer than --least of COUNT are caught of a seed."""
 import argparse
 import concurrent.futures
 import glob
@@ -48,7 +48,7 @@ extern "C"
 int is_planted(int number);
 """
 # Scripts that compile headers in ways of their own see no change that other programs do not see.
-OTHERS = re.compile("compile|cuda|python|install|cmake|packaging|examples|nccl|tsan|infinitrain|kann|audit|enums|snapshot|xla")
+OTHERS = re.compile("compile|cuda|python|install|cmake|packaging|examples|nccl|tsan|infinitrain|kann|audit|enums|snapshot_to|xla")
 OTHER = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "&&": "||", "||": "&&"}
 
 
@@ -211,12 +211,18 @@ def build(arguments):
             shutil.copy2(path, f"{FOLDER}/{path}")
     open(f"{FOLDER}/planted.h", "w").write(HEADER)
     open(f"{FOLDER}/planted.c", "w").write(SOURCE)
-    source, compiler = draw(candidates(arguments.parts), random.Random(arguments.seed)), os.environ.get("CC", "cc")
+    found, compiler = candidates(arguments.parts), os.environ.get("CC", "cc")
+    numbers = {seed: range(1 + i * arguments.count, 1 + (i + 1) * arguments.count) for i, seed in enumerate(arguments.seed)}
+    sources, lines = {seed: draw(found, random.Random(seed)) for seed in numbers}, set()
     os.environ["CC"] = f"{compiler} -include {os.path.abspath(FOLDER)}/planted.h {os.path.abspath(FOLDER)}/planted.o"
     subprocess.run([compiler, "-O2", "-D_DEFAULT_SOURCE", "-c", "planted.c", "-o", "planted.o"], cwd=FOLDER, check=True)
-    chosen, paths, bad = {}, set(), set(range(1, arguments.count + 1))
+    chosen, paths, bad = {}, set(), {k for of_seed in numbers.values() for k in of_seed}
     while bad:
-        chosen.update({k: next(source) for k in sorted(bad)})
+        for seed, of_seed in numbers.items():
+            for k in of_seed:
+                if k in bad:
+                    chosen[k] = next(change for change in sources[seed] if change[:2] not in lines)
+                    lines.add(chosen[k][:2])
         plant(chosen, paths)
         bad = compiles(compiler)
     copy = os.path.abspath(FOLDER)
@@ -225,20 +231,21 @@ def build(arguments):
                            check=True, input="names: ; @echo $(if $(TEST_SCRIPTS),$(SCRIPTED)) : $(TEST_SCRIPTS) $(TEST_PROGRAMS)").stdout.strip().split("\n")[-1].split()
     run(["make", "-k", f"-j{arguments.jobs}", f"CC={compiler}", f"CPPFLAGS=-include {copy}/planted.h", f"LDLIBS={copy}/planted.o", *tests,
          "test-programs", *names[:names.index(":")]], f"{FOLDER}/build.log", MEMO_NO_INSTALL="1")
-    return chosen, [name for name in names[names.index(":") + 1:] if os.path.isfile(f"{FOLDER}/{name}") and not OTHERS.search(name)]
+    return numbers, chosen, [name for name in names[names.index(":") + 1:] if os.path.isfile(f"{FOLDER}/{name}") and not OTHERS.search(name)]
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--seed", type=lambda text: [int(seed) for seed in text.split(",")], default=[int(time.time())])
     parser.add_argument("--count", type=int, default=40)
+    parser.add_argument("--seconds", type=int, default=1 << 30)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--least", type=int, default=36)
     parser.add_argument("--tests")
     parser.add_argument("parts", nargs="*")
     arguments = parser.parse_args()
-    print(f"seed {arguments.seed}", flush=True)
-    chosen, programs = build(arguments)
+    print("seed " + ",".join(map(str, arguments.seed)), flush=True)
+    numbers, chosen, programs = build(arguments)
     os.makedirs(f"{FOLDER}/logs")
 
     def reach(program):
@@ -255,8 +262,12 @@ def main():
     def is_seen(k):
         """The program that sees a change; "": none does; None: none reaches it."""
         reaching = [(used, program) for used, reached, program in runs if k in reached]
+        left = arguments.seconds
         for used, program in sorted(reaching):
-            if run(["sh", "tests/run.sh", f"logs/{k}", program], f"{FOLDER}/logs/{k}.log", MEMO_PLANTED=str(k),
+            if used > left:
+                break
+            left -= used
+            if run(["sh", "tests/run.sh", f"logs/{k}", program], f"{FOLDER}/logs/{k}.log", MEMO_PLANTED=str(k), MEMO_TEST_FIRST="1",
                    MEMO_TEST_TIMEOUT=str(20 + 2 * used)):
                 return os.path.basename(program)
         return "" if reaching else None
@@ -264,13 +275,17 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         runs = [result for result in pool.map(reach, programs) if result]
         print(f"{len(runs)} of {len(programs)} programs pass without a change, {sum(r[0] for r in runs)} s of processor time", flush=True)
-        counts = {"caught": 0, "survived": 0, "reached by no test": 0}
-        for k, by in zip(chosen, pool.map(is_seen, chosen)):
+        ends = dict.fromkeys(["caught", "survived", "reached by no test"], 0)
+        counts = {seed: dict(ends) for seed in numbers}
+        seed_of = {k: seed for seed, of_seed in numbers.items() for k in of_seed}
+        for k, by in zip(seed_of, pool.map(is_seen, seed_of)):
             what = "caught" if by else "survived" if by == "" else "reached by no test"
-            counts[what] += 1
+            counts[seed_of[k]][what] += 1
             print(f"{k:3} {what}{' by ' + by if by else ''}: {shown(chosen[k])}", flush=True)
-    print(", ".join(f"{n} {what}" for what, n in counts.items()))
-    return counts["caught"] < min(arguments.least, arguments.count)
+    for seed, of_seed in counts.items() if len(counts) > 1 else []:
+        print(f"seed {seed}: " + ", ".join(f"{n} {what}" for what, n in of_seed.items()))
+    print(", ".join(f"{sum(of_seed[what] for of_seed in counts.values())} {what}" for what in ends))
+    return any(of_seed["caught"] < min(arguments.least, arguments.count) for of_seed in counts.values())
 
 
 if __name__ == "__main__":
