@@ -107,7 +107,7 @@ bench-programs: $(BENCHES) build/bench/paper_tables ## build bench/ alone
 
 # -O2 is for programs that plan or compute much, not for the short examples.
 # With MEMO_STATIC, functions that a program does not call cost no compile time.
-OPTIMIZE_EXAMPLE = $(if $(filter 0% 1% 2% 3% comm_mpi draw_memory,$(@F)),-O1,-O2 $(NATIVE))
+OPTIMIZE_EXAMPLE = $(if $(filter 0% 1% 2% 3% 4% comm_mpi draw_memory,$(@F)),-O1,-O2 $(NATIVE))
 vpath %.c examples examples/tools bench bench/papers
 build/examples/%: %.c build/config.mk Makefile
 	$(call build,$(OPTIMIZE_EXAMPLE) -DMEMO_STATIC $(LP_SOLVE_CFLAGS),$(LP_SOLVE_LIBS))
@@ -194,7 +194,7 @@ UNKNOWN_TESTS = $(strip $(foreach test,$(TESTS),$(if $(wildcard tests/*/$(test).
 # As many compilers at a time as there are processors, unless the user sets -j.
 JOBS = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2))
 # Scripts run the trainer, the tools and one example; test_examples.sh builds the short ones by their heads.
-SCRIPTED := build/tests/train_gpt $(if $(wildcard $(CUDA_HOME)/include/cuda.h),build/strict/tests/fake_cuda.o) build/examples/14_find_a_race $(filter-out $(addprefix build/examples/,0% 1% 2% 3% comm_mpi train_gpt),$(EXAMPLES))
+SCRIPTED := build/tests/train_gpt $(if $(wildcard $(CUDA_HOME)/include/cuda.h),build/strict/tests/fake_cuda.o) build/examples/14_find_a_race $(filter-out $(addprefix build/examples/,0% 1% 2% 3% 4% comm_mpi train_gpt),$(EXAMPLES))
 
 # A separate make builds the programs, so that a program that does not build counts as a failure and the others run.
 test: ## build and run the tests; the last line counts them

@@ -204,13 +204,13 @@ compiles_with_cudnn() { # SOURCE FLAGS...; its headers are not free of warnings
 tap_jobs=$tap_processors
 test_is "the device table, pinned memory, phantom memory on a runtime without a GPU, also a strict one" \
     on_the_fake_and_strictly 1 test_device -Xlinker --wrap=madvise
-test_is "a step with swaps, call by call and as a graph, on a runtime without a GPU, also a strict one" \
+slow_test_is "a step with swaps, call by call and as a graph, on a runtime without a GPU, also a strict one" \
     on_the_fake_and_strictly 3 test_step $wraps
-test_is "sessions on a strict runtime without a GPU" sessions_on_strict_streams
+slow_test_is "sessions on a strict runtime without a GPU" sessions_on_strict_streams
 nightly_test_is "examples/08_cuda_phantom.cu prints what its head says, on a runtime without a GPU" \
     prints_its_head examples/08_cuda_phantom.cu
 perhaps_sanitized=$(tests_all && echo is_sanitized)
-more_test_is "the row kernels as their host twins, on an emulated grid" \
+slow_test_is "the row kernels as their host twins, on an emulated grid" \
     $perhaps_sanitized on_the_emulated_grid tests/cuda/test_kernels.cu
 nightly_test_is "examples/19_gpt.cu trains in a budget as without, on an emulated grid" learns_on_the_emulated_grid
 nightly_test_is "the row kernels within their arrays, beyond 32 bits" is_sanitized on_the_emulated_grid tests/cuda/test_emulated_grid.cpp

@@ -490,7 +490,9 @@ for compiler in $c_compilers; do
 done
 if [ -n "$first_cxx" ]; then
     test_is "implementation in C, user in C++" two_units $first_c c c99 $first_cxx c++ c++11
-    test_is "implementation in C++, user in C" two_units $first_cxx c++ c++11 $first_c c c99
+    slow_test_is "implementation in C++, user in C" two_units $first_cxx c++ c++11 $first_c c c99
+    # With each push its object is linked, too.
+    tests_all || test_is "implementation in C++" run $first_cxx -x c++ -std=c++11 $warnings -I. -Iextras -fsyntax-only $sources/implementation.c
 fi
 if tests_each_night && [ -n "$first_cxx" ]; then
     more_test_is "two translation units with MEMO_STATIC, C++" two_static_units $first_cxx c++ c++11
@@ -521,7 +523,7 @@ for header in memo_plan.h $(grep -l "^/\* ROOMS" extras/*.h); do
 done
 test_is "no header of the runtime includes an extra" runtime_alone
 test_is "threads begin in one place" threads_begin_in_one_place
-test_is "MEMO_MALLOC and MEMO_NO_HOST_DEVICE are obeyed" options $first_c c c99
+slow_test_is "MEMO_MALLOC and MEMO_NO_HOST_DEVICE are obeyed" options $first_c c c99
 if : | $first_c -x c -m32 -ffreestanding -fsyntax-only - 2>/dev/null; then
     test_is "a 32-bit target is refused" narrow_target $first_c
 else

@@ -12,10 +12,10 @@ tap_folder "$root/build/tests/packaging"
 version=$(sed -n 's/^#define MEMO_VERSION_[MP][A-Z]* *\([0-9]*\).*/\1/p' memo.h | paste -sd. -)
 conan=${CONAN:-conan}
 
-# A program, found with LINES in CMakeLists.txt, builds and runs.
+# A program, found with LINES in CMakeLists.txt, builds and runs.  test_cmake.sh builds and links memo's implementation.
 builds() ( # NAME LINES CMAKE_OPTIONS...
     mkdir -p "$folder/$1" && cd "$folder/$1" || return 1
-    printf '#define MEMO_IMPLEMENTATION\n#include "memo.h"\nint main(void) { return !memo_status_name(MEMO_STATUS_OK); }\n' >main.c
+    printf '#include "memo.h"\nint main(void) { return MEMO_STATUS_OK; }\n' >main.c
     printf 'cmake_minimum_required(VERSION 3.15)\nproject(user LANGUAGES C)\n%s\nadd_executable(main main.c)\n' "$2" >CMakeLists.txt
     echo 'target_link_libraries(main PRIVATE memo::memo)' >>CMakeLists.txt
     shift 2

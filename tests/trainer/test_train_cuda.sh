@@ -2,6 +2,7 @@
 # test_train_cuda.sh - the trainer on GPUs, and over NCCL, without either: kernels run thread by thread on the CPU, on
 # stand-ins for CUDA, cuBLASLt, cuDNN and NCCL.  A rank is a process, as on GPUs.  Output: TAP.
 #
+# Its programs take long to build: it runs with each push (MEMO_TEST_ALL=rest) and each night, not under `make test`.
 # NCCL's stand-in adds in an order that depends on the place in the buffer and on the count, and takes memory of the device and pinned memory.
 # Environment: TRAIN_GPT   the program for the host (default build/tests/train_gpt)
 set -u
@@ -23,6 +24,7 @@ has_header() { # HEADER
     printf '#include <cuda_runtime_api.h>\n#include <%s>\n' "$1" >"$folder/probe.c"
     ${CC:-cc} -isystem "$cuda" -fsyntax-only "$folder/probe.c" 2>/dev/null
 }
+tests_all || skip_all "run make test-all"
 command -v nvcc >/dev/null 2>&1 || skip_all "nvcc is not installed"
 has_header cublasLt.h || skip_all "cuBLASLt's header is not installed"
 nccl=-DMEMO_CUDA_NCCL
@@ -489,14 +491,15 @@ END
     sed -n 's/^range //p' "$folder/ranges.out" | head -n 5 | tr '\n' , | grep '^forward 0,forward 1,backward 1,backward 0,recompute 0,'
 }
 
-more_test_is "the trainer builds on stand-ins" builds
+tap_more=1
+test_is "the trainer builds on stand-ins" builds
 [ -x "$folder/train_gpt" ] || { tap_end; exit 1; }
 test_is "sub-batches, a window and documents on one GPU" one_gpu --window 5 --documents 8 --separator 32 --sub-batches 2 --schedule fine --policy recompute
 test_is "slices and parts of a sequence on one GPU, with cuDNN's attention" \
     with_cudnn one_gpu --slice-rows 4 --sub-batches 2 --batch 1
 if [ -n "$json_libs" ] && command -v python3 >/dev/null 2>&1; then
-    slow_test_is "models of others" models_of_others
-    slow_test_is "adapters of others" adapters_of_others
+    nightly_test_is "models of others" models_of_others
+    nightly_test_is "adapters of others" adapters_of_others
 else
     skip "models of others" "needs python3 and cJSON (apt-get install libcjson-dev, then make setup)"
 fi
@@ -511,7 +514,7 @@ test_is "a step as long as predicted is measured, with cuDNN's attention" \
     with_cudnn predicts "cuDNN's attention, deterministic" 41600KiB
 test_is "gradients in any order are not compared" with_cudnn any_order_is_not_compared
 test_is "attention that is wrong beyond a length is found" with_cudnn wrong_attention_is_found
-slow_test_is "bench/device.sh finds the trainer's figures" is_benchmarked
+nightly_test_is "bench/device.sh finds the trainer's figures" is_benchmarked
 test_is "budgets are capacities" budgets_are_capacities
 if [ -z "$nccl" ]; then
     skip "the trainer over NCCL, on stand-ins" "NCCL's header is not installed"
@@ -534,20 +537,20 @@ test_is "a graph of one rank alone fails" half_a_graph_fails
 test_is "every launcher is known" every_launcher_is_known
 test_is "mistakes of launchers and of ranks are refused" mistakes_are_refused
 test_is "a length without memory for deterministic attention is refused" with_cudnn long_attention_is_refused
-slow_test_is "clusters are planned alike on the host" clusters_are_planned_alike
+nightly_test_is "clusters are planned alike on the host" clusters_are_planned_alike
 test_is "Ctrl-C ends the meeting of the ranks" ctrl_c_ends_the_meeting
 test_is "a lost rank ends the others" a_lost_rank_ends_the_others
 test_is "a lost rank ends the others in a graph" a_lost_rank_ends_the_others --graph
-slow_test_is "two data ranks" ranks_train 2 --data 2 --batch 2
-slow_test_is "two tensor ranks" ranks_train 2 --tensor 2 --batch 1
-slow_test_is "two data ranks, ZeRO 1" ranks_train 2 --data 2 --zero 1 --batch 2
+nightly_test_is "two data ranks" ranks_train 2 --data 2 --batch 2
+nightly_test_is "two tensor ranks" ranks_train 2 --tensor 2 --batch 1
+nightly_test_is "two data ranks, ZeRO 1" ranks_train 2 --data 2 --zero 1 --batch 2
 test_is "two data ranks, ZeRO 2, streams as late as possible" \
     late_streams ranks_train 2 --data 2 --zero 2 --batch 2 --accumulate 2
-slow_test_is "two data x two tensor ranks" ranks_train 4 --data 2 --tensor 2 --zero 1 --batch 2
+nightly_test_is "two data x two tensor ranks" ranks_train 4 --data 2 --tensor 2 --zero 1 --batch 2
 test_is "two ring ranks, with cuDNN's attention" with_cudnn ranks_train 2 --ring 2 --batch 1
-slow_test_is "two Ulysses ranks, with cuDNN's attention and a window" with_cudnn ranks_train 2 --ulysses 2 --batch 2 --window 5
-slow_test_is "two Ulysses ranks with two groups of heads" with_cudnn ranks_train 2 --ulysses 2 --hidden 32 --heads 4 --batch 2
-slow_test_is "two ring x two Ulysses ranks, with cuDNN's attention" \
+nightly_test_is "two Ulysses ranks, with cuDNN's attention and a window" with_cudnn ranks_train 2 --ulysses 2 --batch 2 --window 5
+nightly_test_is "two Ulysses ranks with two groups of heads" with_cudnn ranks_train 2 --ulysses 2 --hidden 32 --heads 4 --batch 2
+nightly_test_is "two ring x two Ulysses ranks, with cuDNN's attention" \
     with_cudnn ranks_train 4 --ring 2 --ulysses 2 --zero 2 --batch 1
-slow_test_is "four data ranks, whose sums have NCCL's order" late_streams ranks_train 4 --data 4 --batch 4
+nightly_test_is "four data ranks, whose sums have NCCL's order" late_streams ranks_train 4 --data 4 --batch 4
 tap_end
