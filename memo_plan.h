@@ -13138,7 +13138,8 @@ MEMOI void memoi_session_read_calls(const memo_session* s, memo_profile* profile
  *    same places.
  * 3  A plan is replaced between two steps, when no update is pending; states keep their bytes.
  * 4  Ranks plan at the same step, by the same times, or not at all.
- * 5  What fails leaves the first plan as it was. */
+ * 5  What fails leaves the first plan as it was.
+ * 6  Times are read when no update is under way, which may write them on another thread. */
 
 /* The file of a shape's profile. */
 MEMOI void memoi_timing_path(const memo_session_desc* desc, int32_t shape, char path[4096]) {
@@ -13300,6 +13301,7 @@ MEMOI void memoi_timing_read(memo_session* s, const int64_t* untimed) {
     int32_t from = 0;
     if (s->states) /* updates on the host write the times that are read */
         memoi_keep(s, memob_states_synchronize(s->states, &s->call_error));
+    MEMO_ASSERT(s->failure.status || !s->states || !s->states->n_unseen); /* 6 */
     while (untimed[from]) from++;
     for (int32_t k = 1; k < n; k++) profiles[k] = profiles[0]; /* the times of copies */
     for (int32_t k = from; k < from + n; k++)

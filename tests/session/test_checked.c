@@ -13,6 +13,7 @@ typedef struct computer {
     int64_t block; /* rows that one product takes: its rounding depends on them */
     int places[3]; /* where the kernels think that the tensors are */
     int forgets, clobbers, misplaces, counts, reads, lacks, continues, copies, early, n_runs;
+    int n_planned;        /* calls of desc.planned */
     int drifts;           /* gradients depend on the run */
     int whole;            /* c_hidden computes this many rows at once, if it is given fewer, too */
     int keeps, elsewhere; /* addresses are kept from the first call, 2: d_x's alone; of this tensor
@@ -145,6 +146,25 @@ static memo_status c_run(computer* c) {
     if (!status) status = memo_session_run(s, NULL, &error);
     CHECK(status || (sum >= c->sum && sum <= c->sum));
     return status;
+}
+
+static void c_planned(void* user, MEMO_UNUSED memo_session* s,
+                      MEMO_UNUSED const memo_step_plan* plan) {
+    ((computer*)user)->n_planned++;
+}
+
+/* The first training step has addresses that no later step has; those stay. */
+TEST(a_checked_session_moves_its_layers_once) {
+    computer c;
+    c_make(&c, 1);
+    c.desc.planned = c_planned;
+    own_session* s = NULL;
+    CHECK_OK(memo_session_create(&c.desc, &s, &error));
+    if (!s) return;
+    CHECK_OK(memo_session_run(s, NULL, &error));
+    CHECK_IS(c.n_planned, ==, 0);
+    for (int k = 0; k < 8; k++) CHECK_OK(memo_session_run(s, NULL, &error));
+    CHECK_IS(c.n_planned, ==, 1);
 }
 
 /* A device that looks at rows itself, byte by byte. */
