@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """mutation.py - how many random changes of the rooms do the tests see?  Run from the project's root: make -f .ci/checks.mk mutation
 
-  python3 tests/mutation.py [--seed N[,N]] [--count 40] [--seconds N] [--jobs 2] [--least 36] [--tests "test_a test_b"] [PART ...]
+  python3 tests/mutation.py [--seed N[,N]] [--count 40] [--plain] [--seconds N] [--jobs 2] [--least 36]
+                            [--tests "test_a test_b"] [PART ...]
 
 COUNT one-line changes of src/ (no CUDA) and extras/ are drawn from each seed: another comparison, a statement or a wait less, an
 argument or a sum off by one.  PART: only files whose path contains one.  --tests: only these programs look.  All are compiled into
-one copy of the tree, in build/mutation, and MEMO_PLANTED=K in the environment makes the change K.  One run of each test program
-shows which changes it reaches.  Then each change runs the programs that reach it, the fast ones first, until a check is false, or,
+one copy of the tree, in build/mutation, and MEMO_PLANTED=K in the environment makes the change K.  AddressSanitizer and
+UndefinedBehaviorSanitizer look too: what reads beyond an array may have no other end; --plain leaves them out, and takes a third of
+the time.  One run of each test program shows which changes it reaches.  Then each change runs the programs that reach it, the fast ones first, until a check is false, or,
 with --seconds, until those that are left would take more of processor time; under MEMO_TEST_ALL these run as under `make test-all`.
 A change that none sees is shown: find out whether it changes behaviour, and write its test.  A line for each seed, and the last
 line, is "N caught, N survived, N reached by no test".  Exit status 1 if fewer than --least of COUNT are caught of a seed."""
@@ -21,6 +23,7 @@ import subprocess
 import time
 
 FOLDER = "build/mutation"
+SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 SOURCE = r"""#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -214,7 +217,8 @@ def build(arguments):
     found, compiler = candidates(arguments.parts), os.environ.get("CC", "cc")
     numbers = {seed: range(1 + i * arguments.count, 1 + (i + 1) * arguments.count) for i, seed in enumerate(arguments.seed)}
     sources, lines = {seed: draw(found, random.Random(seed)) for seed in numbers}, set()
-    os.environ["CC"] = f"{compiler} -include {os.path.abspath(FOLDER)}/planted.h {os.path.abspath(FOLDER)}/planted.o"
+    flags = "" if arguments.plain else SANITIZERS
+    os.environ["CC"] = f"{compiler} {flags} -include {os.path.abspath(FOLDER)}/planted.h {os.path.abspath(FOLDER)}/planted.o"
     subprocess.run([compiler, "-O2", "-D_DEFAULT_SOURCE", "-c", "planted.c", "-o", "planted.o"], cwd=FOLDER, check=True)
     chosen, paths, bad = {}, set(), {k for of_seed in numbers.values() for k in of_seed}
     while bad:
@@ -229,7 +233,7 @@ def build(arguments):
     tests = [f"TESTS={arguments.tests}"] if arguments.tests else []
     names = subprocess.run(["make", "-s", "-f", "Makefile", "-f", "-", *tests, "names"], cwd=FOLDER, capture_output=True, text=True,
                            check=True, input="names: ; @echo $(if $(TEST_SCRIPTS),$(SCRIPTED)) : $(TEST_SCRIPTS) $(TEST_PROGRAMS)").stdout.strip().split("\n")[-1].split()
-    run(["make", "-k", f"-j{arguments.jobs}", f"CC={compiler}", f"CPPFLAGS=-include {copy}/planted.h", f"LDLIBS={copy}/planted.o", *tests,
+    run(["make", "-k", f"-j{arguments.jobs}", f"CC={compiler}", f"CPPFLAGS=-include {copy}/planted.h", f"LDLIBS={copy}/planted.o", f"CFLAGS={flags}", *tests,
          "test-programs", *names[:names.index(":")]], f"{FOLDER}/build.log", MEMO_NO_INSTALL="1")
     return numbers, chosen, [name for name in names[names.index(":") + 1:] if os.path.isfile(f"{FOLDER}/{name}") and not OTHERS.search(name)]
 
@@ -238,6 +242,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=lambda text: [int(seed) for seed in text.split(",")], default=[int(time.time())])
     parser.add_argument("--count", type=int, default=40)
+    parser.add_argument("--plain", action="store_true")
     parser.add_argument("--seconds", type=int, default=1 << 30)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--least", type=int, default=36)
