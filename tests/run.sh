@@ -42,7 +42,7 @@ begun_s=$(date +%s)
 # Ends a process group at the limit, and prints why.  On a busy machine a program may take long by the clock.
 watch() { # PROCESS GROUP
     seen_s=0 seen_at=$(date +%s)
-    while sleep 1; do
+    while sleep 5; do
         # utime, stime, and both of children that ended, behind the name, which may contain blanks.
         now_s=$(cat /proc/[0-9]*/stat | awk -v group="$1" -v hertz="$hertz" \
             '{ sub(/.*\) /, "") } $3 == group { used += $12 + $13 + $14 + $15 } END { print int(used / hertz) }')
@@ -171,7 +171,7 @@ wait_until_below() { # PROGRAMS
     show_ended
     count_running
     while [ $running -ge "$1" ]; do
-        sleep 0.1
+        sleep 0.2
         show_ended
         count_running
     done
