@@ -2,7 +2,7 @@
 # test_examples.sh - the heads of the short examples: the build line builds, and the output matches.
 #
 # `make test-all` builds with the build line as it is.  `make test` takes the implementations from the library of the other tests,
-# and builds without the optimizer.
+# and builds with -O1: without the optimizer, 22_states compiles in 0.15 s less and runs 3.2 s longer.
 #
 # In a head, "Build:", "Run:" (default: the program without arguments) and "Expected output:" are followed by indented
 # lines; "..." in the output stands for any text.  Output: TAP.
@@ -46,7 +46,7 @@ example() { # FILE
         rm "$place/examples" && mkdir "$place/examples" && ln -s "$root"/examples/* "$place/examples/" && rm "$place/$1" &&
             sed 's/^#define MEMO_[A-Z_]*IMPLEMENTATION$//' "$1" >"$place/$1" || return 1
         object="s|$1|& $library|; s|-lm|$lp_solve -lm|"
-        [ "$name" = 19_gpt ] || object="s| -O2 | -O0 |; $object" # which computes much
+        [ "$name" = 19_gpt ] || object="s| -O2 | -O1 |; $object" # which computes much
     fi
     sed -i.head "s|^cc |${CC:-cc} |; s|^c++ |${CXX:-c++} |; $object" "$place/build" && rm -f "$place/build.head"
     (cd "$place" && sh ./build >log 2>&1) || { cat "$place/log"; return 1; }
