@@ -997,3 +997,17 @@ TEST(random_work_keeps_order) {
 TEST(random_work_keeps_order_when_held) {
     for (int round = 0; round < 8; round++) random_work(500, 0, 1);
 }
+
+/* Functions of the host device refuse the device of somebody else. */
+TEST(another_device_is_refused) {
+    static uint64_t own[512];
+    own_rig r = rig_begin(NULL, 1);
+    memo_device other = *r.device;
+    other.context = own;
+    CHECK_ERROR(memo_host_device_launch(&other, r.streams[0], set_value, NULL, 0, &error),
+                INVALID_ARGUMENT, "device: not a host device; create it with memo_host_device_cr");
+    CHECK_ERROR(memo_host_device_sleep(&other, r.streams[0], 0, &error), INVALID_ARGUMENT,
+                "device: not a host device");
+    memo_host_device_destroy(&other); /* does nothing */
+    CHECK_IS(memo_host_device_get_stats(&other).device_bytes, ==, 0);
+}
