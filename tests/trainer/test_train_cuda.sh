@@ -387,7 +387,7 @@ mistakes_are_refused() {
         refused '--graph takes at most 256 micro-batches' -- --accumulate 257 --graph &&
         refused '--device-memory 9.0 GiB: the GPU has 8.0 GiB, of which .* free; no --device-memory would take what libraries leave' -- \
             --device-memory 9GiB &&
-        refused '--deterministic has no effect without cuDNN.s attention; make CUDNN=' -- --deterministic 0 &&
+        refused '--attention-memory has no effect without cuDNN.s attention; make CUDNN=' -- --attention-memory 1MiB &&
         refused '--ring 2, --ulysses 1: the attention of these kernels' RANK=0 WORLD_SIZE=2 MASTER_ADDR=a -- --ring 2
 }
 

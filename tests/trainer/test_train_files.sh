@@ -212,7 +212,7 @@ resealed() { # FILE BYTE NUMBER
 import struct, sys
 name, at, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 data = bytearray(open(name, "rb").read())
-seal = 64 + 8 * (11 + 12 + 1) # numbers of the model, of the run, a norm
+seal = 64 + 8 * (11 + 12 + 2) # numbers of the model, of the run, rows of a slice, a norm
 old, = struct.unpack_from("=Q", data, seal)
 def digest():
     struct.pack_into("=Q", data, seal, 0)
@@ -245,7 +245,7 @@ bad_checkpoints_are_refused() { # test
     refused '--resume head: cut short: it has 100 bytes, fewer than the [0-9]* of a ' $tiny --steps 4 --seed 3 --resume head
     head -c 1000 saved >part
     cp saved old && printf 2 | dd of=old bs=1 seek=20 conv=notrunc 2>/dev/null
-    refused '--resume old: a checkpoint of format 2; this program reads format 5' $tiny --seed 3 --resume old
+    refused '--resume old: a checkpoint of format 2; this program reads format 6' $tiny --seed 3 --resume old
     refused '--resume part: cut short or altered: it has 1000 bytes' $tiny --steps 4 --seed 3 --resume part
     if command -v python3 >/dev/null; then
         cp saved many && resealed many 56 3 # updates, of 2 steps

@@ -641,6 +641,28 @@ slices_are_chosen() { # slow test
     refused 'cannot hold this run' $long --device-memory 1MiB --ring 2
 }
 
+# Without a promise of bits the times of slices of two sizes tell which are taken, by a hundredth at least; a run that goes on takes
+# its own again, of any size, though larger ones fit.
+slices_are_tried() { # slow test
+    long="$tiny --seq 4200 --batch 1 --layers 1 --accumulate 1 --steps 2"
+    works $long --device-memory 4MiB --deterministic 0 --stop 1 --save tried --loss-log whole.log
+    expect_out '^slices    of [0-9]* rows, .* of a key head takes [0-9.]* s in slices of 2104, [0-9.]* s in slices of 1056$'
+    sed -n 's/^slices    of \([0-9]*\) .* takes \([0-9.]*\) s .*, \([0-9.]*\) s .*/\1 \2 \3/p' out >times
+    awk '{ exit $1 == ($3 < 0.99 * $2 ? 1056 : 2104) || ($3 > 0.985 * $2 && $3 < 0.995 * $2) ? 0 : 1 }' times || fail "took: $(cat times)"
+    rows=$(cut -d ' ' -f 1 times)
+    has_losses_of whole.log $long --stop 1 --slice-rows "$rows"
+    works $long --stop 1 --slice-rows 1400 --save own
+    works $long --slice-rows 1400 --loss-log own.log
+    for options in '' '--deterministic 0'; do
+        works $long --device-memory 4MiB --resume own --loss-log resumed.log $options
+        expect_out '^slices    of 1400 rows, because all rows at once do not fit: device: needs [0-9.]* MiB of 4.0 MiB$'
+        [ "$(tail -n 1 own.log)" = "$(tail -n 1 resumed.log)" ] || fail "resumed: $(tail -n 1 resumed.log), not $(tail -n 1 own.log)"
+    done
+    works $long --device-memory 3MiB --resume own # where they do not fit, the largest that do
+    expect_out '^slices    of [0-9]* rows'
+    refused '--deterministic has no effect with --slice-rows, without cuDNN.s attention' $tiny --slice-rows 24 --deterministic 0
+}
+
 # The table has the need of a policy's own refusal, in digits that differ from the budget's.
 needs_are_those_of_refusals() { # test
     close="$tiny --hidden 64 --device-memory 1200KiB --dry-run"

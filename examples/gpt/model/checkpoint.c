@@ -17,7 +17,7 @@
 enum { GPT_FILE_HEAD = 512 }; /* bytes */
 enum { GPT_FILE_MAGIC = 20 }; /* bytes before the version */
 
-static const char gpt_file_magic[32] = "memo gpt checkpoint 5\n";
+static const char gpt_file_magic[32] = "memo gpt checkpoint 6\n";
 static const char* const gpt_file_names[] = {
     "--seed", "--layers",      "--hidden", "--heads", "--kv-heads", "--vocabulary",
     "--mlp",  "--mlp-columns", "--model",  "--type",  "--states"};
@@ -95,6 +95,7 @@ static gpt_file_head gpt_file_head_make(const gpt_config* c, int64_t step, int64
     head.file_bytes = gpt_checkpoint_bytes(c);
     head.step = step;
     head.n_updates = n_updates;
+    head.slice_rows = c->slice_rows;
     memcpy(head.model, model_numbers, sizeof head.model);
     return head;
 }

@@ -20,6 +20,7 @@ typedef struct gpt_file_head {
     int64_t order, file_bytes, step, n_updates;
     int64_t model[GPT_FILE_NUMBERS]; /* names below */
     int64_t run[GPT_RUN_NUMBERS];    /* gpt_save.run */
+    int64_t slice_rows;              /* 0: all rows at once */
     double squares;                  /* of the last step's gradient, for GPT_CLIP_BEFORE */
     uint64_t digest;                 /* of all bytes, with 0 here */
 } gpt_file_head;

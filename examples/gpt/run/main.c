@@ -117,7 +117,36 @@ static memo_status check_measurement(const train_options* o, memo_error* error) 
         bytes_name(o->host_memory), bytes_option(least));
 }
 
-/* ---- rehearsal: what libraries take beside an arena ------------------------------------------ */
+/* ---- steps of one layer, before the plan ------------------------------------------------------- */
+
+/* A job of one layer and one micro-batch, with weights of its own.  j has no plans. */
+static job small_job(const job* j) {
+    job small = *j;
+    if (!j->options.block_degrees) small.options.layers = 1;
+    small.options.accumulate = 1;
+    small.options.is_graph = 0;
+    small.weights.n_tensors = small.adapter.n_tensors = 0;
+    return small;
+}
+
+/* Calls function on each rank, beside a model of this policy.  Without capacities if flags have
+ * RUN_LIFTED; else *fits says whether it fits, and where it does not, nothing is called. */
+static memo_status try_small(job* small, memo_policy policy, int flags, int* fits,
+                             memo_status (*function)(run* r, job* j, memo_error* error),
+                             memo_error* error) {
+    static team tried;
+    memo_step_plan** plan = &small->plans[policy];
+    memo_status status = train_plan(&small->options, policy, 0, NULL, NULL, plan, error);
+    *fits = 0;
+    if (status) return status;
+    if (flags & RUN_LIFTED) (*plan)->fits = 1;
+    *fits = (*plan)->fits;
+    if (*fits) status = team_open(&tried, small, policy, flags, error);
+    if (*fits && !status) status = team_call(&tried, function, error);
+    team_close(&tried);
+    memo_step_plan_destroy(*plan);
+    return status;
+}
 
 #ifdef TRAIN_CUDA
 /* A step, and then the least room of all GPUs.  The rank's communicators still exist. */
@@ -139,26 +168,15 @@ static memo_status rehearse(job* j, memo_error* error) {
     const int64_t unit = 2 * j->options.ring * j->options.ulysses;
     const int64_t least = gpt_round_up(gpt_min(j->options.tile, 256) * 2, unit);
     const int64_t reserve = j->options.reserve;
-    static team rehearsal;
-    job small = *j;
-    memo_step_plan** plan = &small.plans[MEMO_POLICY_KEEP];
+    job small = small_job(j);
+    int fits;
     if (j->options.device_memory) return MEMO_STATUS_OK;
-
+    if (j->options.architecture.lora.rank) /* read as far as there are layers */
+        small.weights = j->weights;
     small.options.sequence = gpt_min(j->options.sequence, least);
-    if (!j->options.block_degrees) small.options.layers = 1;
-    small.options.accumulate = 1;
-    small.options.is_graph = 0;
     small.options.attention_memory = 0;
-    /* Those of more layers; frozen ones are read as far as there are layers. */
-    if (!small.options.architecture.lora.rank) small.weights.n_tensors = 0;
-    small.adapter.n_tensors = 0;
-    memo_status status = train_plan(&small.options, MEMO_POLICY_KEEP, 0, NULL, NULL, plan, error);
-    if (status) return status;
-    (*plan)->fits = 1;
-    status = team_open(&rehearsal, &small, MEMO_POLICY_KEEP, RUN_LIFTED, error);
-    if (!status) status = team_call(&rehearsal, rehearse_on_rank, error);
-    team_close(&rehearsal);
-    memo_step_plan_destroy(*plan);
+    memo_status status =
+        try_small(&small, MEMO_POLICY_KEEP, RUN_LIFTED, &fits, rehearse_on_rank, error);
     if (status) return status;
 
     j->options.device_memory = small.room > reserve ? small.room - reserve : 1;
@@ -171,6 +189,69 @@ static memo_status rehearse(job* j, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 #endif
+
+/* The time of the slowest rank.  The first use of kernels takes time, so a short step is run again. */
+static memo_status time_on_rank(run* r, job* j, memo_error* error) {
+    int64_t ns = 0;
+    double loss;
+    memo_status status = MEMO_STATUS_OK;
+    for (int k = 0; k < 2 && ns < 1000000000 && !status && !r->stops; k++) {
+        status = run_step(r, j, k, &loss, error);
+        ns = (int64_t)(1e9 * r->step_s);
+        if (!status) status = train_agree(r->rank, &ns, 1, error);
+    }
+    if (r->reports) j->tried_s = 1e-9 * (double)ns;
+    return status;
+}
+
+/* Halves slices up to three times, as long as their attention gets faster, by a hundredth at least.
+ * A key head of each rank is enough, with its query heads: kernels see the lengths of the run, and
+ * others repeat them.  The forward is computed twice, which takes least memory.  Bits then depend on
+ * times. */
+static memo_status try_slices(job* j, memo_error* error) {
+    enum { LEAST_ROWS = 1024 };
+    train_options* o = &j->options;
+    const int64_t largest = o->slice_rows, n_keys = o->tensor * o->ulysses;
+    const gpt_config config = train_config(o);
+    job small = small_job(j);
+    train_options* of = &small.options;
+    double best_s = 0;
+    memo_status status = MEMO_STATUS_OK;
+    if (o->kv_heads % n_keys == 0) {
+        of->architecture.head_size = (int32_t)gpt_head_size(&config);
+        of->heads = n_keys * (o->heads / o->kv_heads);
+        of->kv_heads = n_keys;
+        of->hidden = of->heads * of->architecture.head_size;
+        of->mlp_columns = 0;
+    }
+    of->architecture.lora.rank = 0;
+    of->spill = NULL;
+
+    for (int64_t n = 1; n <= 8 && !status && !interrupted; n *= 2) {
+        int64_t fit_rows;
+        int fits;
+        of->slice_rows = gpt_round_up((largest - 1) / n + 1, o->tile);
+        if (n > 1 && of->slice_rows < LEAST_ROWS) break;
+        const gpt_config tried = train_config(of);
+        if (gpt_check_slices(&tried, NULL)) break;
+        status = try_small(&small, MEMO_POLICY_RECOMPUTE, 0, &fits, time_on_rank, error);
+        if (status || !fits) break;
+
+        const size_t n_text = strlen(j->why_slices);
+        snprintf(j->why_slices + n_text, sizeof j->why_slices - n_text,
+                 "%s%.4g s in slices of %lld",
+                 n > 1 ? ", " : "; a layer's attention of a key head takes ", small.tried_s,
+                 (long long)of->slice_rows);
+        train_options other = *o;
+        other.slice_rows = of->slice_rows;
+        if (n > 1 && (small.tried_s > 0.99 * best_s ||
+                      !run_fits(&other, (memo_policy)o->policy, 0, &fit_rows)))
+            break;
+        best_s = small.tried_s;
+        o->slice_rows = of->slice_rows;
+    }
+    return status;
+}
 
 /* ---- plans: each policy once, from one profile ----------------------------------------------- */
 
@@ -263,14 +344,18 @@ static memo_status measure_profile(job* j, memo_error* error) {
     return status;
 }
 
-/* Takes the largest slices that fit, if all rows at once do not: `plan`.  They depend on sizes
- * alone, not on times, so that a run that is resumed takes them again.  A refusal leaves the plan
- * that it is about, which lacks least. */
+/* Takes slices, if all rows at once do not fit: `plan`.  A run that is resumed takes its own again,
+ * if they fit.  Others take the largest that fit, which depend on sizes alone, and with
+ * --deterministic 0 the fastest.  A refusal leaves the plan that it is about, which lacks least. */
 static memo_status choose_slices(job* j, const memo_step_plan* plan, memo_error* error) {
-    train_options* o = &j->options;
+    train_options *o = &j->options, own = *o;
     memo_step_plan* other;
-    memo_status status =
-        train_plan(o, (memo_policy)o->policy, INT64_MAX, NULL, NULL, &other, error);
+    int64_t rows;
+    own.slice_rows = j->resumed.slice_rows;
+    const int goes_on = !o->slice_rows && own.slice_rows &&
+                        run_fits(&own, (memo_policy)o->policy, 0, &rows) && rows;
+    memo_status status = train_plan(goes_on ? &own : o, (memo_policy)o->policy, INT64_MAX, NULL,
+                                    NULL, &other, error);
     if (status) return status;
     const int is_refused = !other->fits || o->slice_rows;
     if (is_refused) status = refuse(o, other, error);
@@ -281,8 +366,11 @@ static memo_status choose_slices(job* j, const memo_step_plan* plan, memo_error*
         o->slice_rows = other->swap.n_rows;
     }
     forget_plans(j);
-    if (!is_refused) memo_step_plan_destroy(other);
-    if (!is_refused) return find_profile(j, error);
+    if (!is_refused) {
+        memo_step_plan_destroy(other);
+        if (!o->is_deterministic && !o->is_dry_run && !goes_on) status = try_slices(j, error);
+        return status || interrupted ? status : find_profile(j, error);
+    }
     j->plans[o->policy] = other;
     j->has_profile = 0; /* of all rows */
     return status;

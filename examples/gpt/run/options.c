@@ -133,7 +133,8 @@ static const train_option option_table[] = {
      "computes each layer N tokens at a time, whole tiles; device memory then hardly grows with "
      "the length.  Gradients match other N up to rounding.  The host holds what passes from layer "
      "to layer, keys and values.  0 (default): all tokens at once or, if that does not fit, the "
-     "largest slices of 1024 tokens or more that do"},
+     "largest slices of 1024 tokens or more that do, or with --deterministic 0 faster smaller "
+     "ones"},
     {"--timeout", OPTION_REAL, OPTION_FIELD(timeout), 1, 1e6, 600, "SECONDS",
      "how long a rank waits for another before the run ends with an error that names it; more than "
      "one rank may lag behind, such as while it writes a checkpoint"},
@@ -233,7 +234,9 @@ static const train_option option_table[] = {
     {"--sample", OPTION_COUNT, OPTION_FIELD(sample), 0, 1e6, 0, "N",
      "generates N bytes after training"},
     {"--deterministic", OPTION_COUNT, OPTION_FIELD(is_deterministic), 0, 1, 1, "N",
-     "1: cuDNN's gradients have the same bits in every run; 0: they are faster"},
+     "1: a run has the same bits each time; 0: cuDNN's gradients are faster, and slices, where all "
+     "rows at once do not fit, are halved before the run as long as that makes attention faster, "
+     "up to three times"},
     {"--attention-memory", OPTION_SIZE, OPTION_FIELD(attention_memory), 1, 1e18, 0, "SIZE",
      "scratch memory of cuDNN's attention (default: what it is expected to need, in groups of "
      "heads from 2 GiB on).  Both also for a dry run with --cluster"},
@@ -633,10 +636,11 @@ memo_status train_check_effects(const train_options* o, memo_error* error) {
         {!o->is_dry_run && o->cluster, "--cluster",
          "without --dry-run: a run measures its times; --flops gives the peak for its MFU"},
 #ifndef TRAIN_CUDNN
-        {!o->cluster && (!o->is_deterministic || o->attention_memory),
-         o->attention_memory ? "--attention-memory" : "--deterministic",
+        {!o->cluster && o->attention_memory, "--attention-memory",
          "without cuDNN's attention; make CUDNN=folder of cudnn-frontend "
          "build/examples/train_gpt_cuda builds a program with it"},
+        {!o->cluster && !o->is_deterministic && o->slice_rows, "--deterministic",
+         "with --slice-rows, without cuDNN's attention"},
 #endif
         {o->alpha >= 0 && !plans_rows(o->policy) && !o->compare, "--alpha",
          "with this --policy; alpha or memo would use it"},

@@ -86,6 +86,10 @@ void print_profile(const train_options* o, const memo_profile* profile);
 
 /* ---- refuse.c: why a run does not fit, and what would ---------------------------------------- */
 
+/* Returns whether the run fits, in `most` slices or fewer.  Then *slice_rows is the rows of the
+ * largest slice; 0: all at once. */
+int run_fits(const train_options* o, memo_policy policy, int64_t most, int64_t* slice_rows);
+
 /* Prints the lengths that fit with and without slices, beside one that fits.  given_rows: of
  * --slice-rows; 0: o has the largest slices that fit, and so has each length. */
 void print_longest(const train_options* o, int64_t given_rows);

@@ -7,9 +7,7 @@
 
 enum { N_SLICES_TRIED = 16 };
 
-/* Returns whether the run fits, in `most` slices or fewer.  Then *slice_rows is the rows of the
- * largest slice; 0: all at once. */
-static int run_fits(const train_options* o, memo_policy policy, int64_t most, int64_t* slice_rows) {
+int run_fits(const train_options* o, memo_policy policy, int64_t most, int64_t* slice_rows) {
     memo_step_plan* plan;
     const int fits = !train_plan(o, policy, most, NULL, NULL, &plan, NULL) && plan->fits;
     if (fits) *slice_rows = plan->swap.n_slices > 1 ? plan->swap.n_rows : 0;

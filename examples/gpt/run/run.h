@@ -43,6 +43,7 @@ typedef struct job {
     memo_profile profile;
     int has_profile, is_measured; /* is_measured: the profile, for the comparison */
     int64_t room;                 /* of a GPU beside libraries */
+    double tried_s;               /* a step of what was tried */
     double begin_s;               /* when the program began */
     comparison* compared;         /* (policies) */
     double* scratch;              /* (options.compare): for medians */
