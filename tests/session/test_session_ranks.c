@@ -123,7 +123,7 @@ static void open_rank(int32_t rank) {
 static int run_ranks_of(int32_t n, memo_status (*function)(thread_rank* rank, memo_error* e)) {
     memo_host_device_desc device_desc = {0};
     int32_t is_even = 1;
-    memo_comm_threads_desc comm_desc = {.timeout_s = 20};
+    memo_comm_threads_desc comm_desc = {.timeout_s = 300};
     CHECK_OK(thread_ranks_run_on(&device_desc, &comm_desc, n, function, NULL, &error));
     for (int32_t i = 0; i < n; i++)
         is_even &= ranks[i].n_agreed == ranks[0].n_agreed && !ranks[i].is_apart;
@@ -299,7 +299,7 @@ static int unlike_has_states; /* without a micro-batch there is no update then *
 static void reduce_gradients(rank_model* r, int64_t step) {
     int64_t values[2] = {-step, step};
     memo_error e;
-    CHECK_OK(agree(&r->m, values, 2, &e));
+    CHECK_CASE(!agree(&r->m, values, 2, &e), "%s", e.message);
     CHECK(values[0] == -step && values[1] == step);
     r->n_agreed--;
 }

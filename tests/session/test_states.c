@@ -1993,7 +1993,7 @@ static memo_status plan_as_rank(thread_rank* rank, MEMO_UNUSED memo_error* e) {
 /* Sizes, uses, kinds or a fused update of one rank alone are an error on all ranks. */
 TEST(ranks_with_other_states_are_an_error) {
     memo_host_device_desc device_desc = {0};
-    memo_comm_threads_desc comm_desc = {.timeout_s = 20};
+    memo_comm_threads_desc comm_desc = {.timeout_s = 300};
     for (int round = 0; round < 5; round++) {
         const uint64_t seed = memo_test_random();
         for (int i = 0; i < 2; i++) {
@@ -2037,7 +2037,7 @@ static memo_status train_as_rank(thread_rank* rank, MEMO_UNUSED memo_error* e) {
  * opens. */
 TEST(ranks_share_what_they_fetch) {
     memo_host_device_desc device_desc = {0};
-    memo_comm_threads_desc comm_desc = {.timeout_s = 20};
+    memo_comm_threads_desc comm_desc = {.timeout_s = 300};
     for (int round = 0; round < 6; round++) {
         const int fails = round % 3;
         const uint64_t seed = memo_test_random();
