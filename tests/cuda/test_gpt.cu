@@ -123,7 +123,7 @@ static history on_the_gpu(memo_device* device, gpt_config config, const int64_t*
 /* A row's tensors are computed in stages.  All tensors of odd, or of even stages are recomputed,
  * each from stored rows. */
 static const int64_t* rows_of_stages(const gpt_config* config, int is_even) {
-    static const int stages[GPT_N_TENSORS] = {0, 0, 1, 1, 2, 2, 2, 2, 2, 3, 3, 4, 5, 5, 6, 7};
+    static const int stages[GPT_N_TENSORS] = {0, 0, 1, 1, 2, 2, 2, 2, 2, 3, 3, 4, 5, 5, 6, 6, 7, 8};
     const int32_t n_tensors = gpt_n_tensors(config);
     int64_t* rows = gpt_test_table();
     memo_item tensors[GPT_N_TENSORS];
@@ -198,6 +198,12 @@ TEST(biases_norms_of_heads_and_a_tied_table_are_the_host_but_for_rounding) {
     check_model(config, 1e-5, 1e-4);
     config.type = MEMO_TYPE_BF16;
     check_model(config, 1e-4, 3e-2);
+}
+/* More of them than a row chooses, and one for all rows. */
+TEST(experts_are_the_host_but_for_rounding) {
+    check_model(with_experts(config_of(MEMO_TYPE_F32, 16, 37, 1), 5, 2, 1), 1e-5, 1e-4);
+    check_model(with_experts(config_of(MEMO_TYPE_F32, 12, 11, 1), 2, 1, 0), 1e-5, 1e-4);
+    check_model(with_experts(config_of(MEMO_TYPE_BF16, 16, 13, 1), 4, 3, 0), 1e-4, 3e-2);
 }
 TEST(adapters_are_the_host_but_for_rounding) {
     for (int k = 0; k < 3; k++) {

@@ -6,6 +6,7 @@
 #include "gpt/model/lora.c"
 #include "gpt/model/check.c"
 #include "gpt/model/enqueue.c"
+#include "gpt/model/experts.c"
 #include "gpt/model/layer.c"
 #include "gpt/model/parallel.c"
 #include "gpt/model/tensor.c"

@@ -218,6 +218,57 @@ static int64_t plain_heads(const gpt_config* config, int64_t x, int64_t lw, int 
     return plain_norm(config, x, lw + at.at[GPT_W_QUERY_NORM + i], rows * heads, size);
 }
 
+/* The experts of a row with these logits, the largest first; of equal ones the first. */
+static void plain_choose(const gpt_experts* experts, int64_t logits, int64_t chosen[]) {
+    for (int32_t j = 0; j < experts->n_chosen; j++) {
+        chosen[j] = -1;
+        for (int64_t e = 0; e < experts->n; e++) {
+            int is_taken = 0;
+            for (int32_t i = 0; i < j; i++) is_taken |= chosen[i] == e;
+            if (!is_taken &&
+                (chosen[j] < 0 || numbers.values[logits + e] > numbers.values[logits + chosen[j]]))
+                chosen[j] = e;
+        }
+    }
+}
+
+/* The MLP of rows, or their experts; M: columns of one. */
+static int64_t plain_mlp(const gpt_config* config, int64_t x, int64_t lw, int64_t rows, int64_t M) {
+    enum { MOST_ROWS = 1024, MOST_EXPERTS = 64 };
+    const gpt_layout at = gpt_layout_make(config);
+    const int64_t C = config->hidden, E = config->experts.n, K = config->experts.n_chosen;
+    const int64_t up = lw + at.at[GPT_W_UP], down = lw + at.at[GPT_W_DOWN];
+    int64_t shares[MOST_ROWS], outputs[MOST_ROWS], apart = 0, chosen[MOST_EXPERTS], y;
+    if (!E) {
+        y = plain_linear(x, up, rows, config->mlp == GPT_MLP_SWIGLU ? 2 * M : M, C);
+        return plain_linear(plain_activate(config, y, rows * M), down, rows, C, M);
+    }
+    const int64_t logits = plain_linear(x, lw + at.at[GPT_W_ROUTER], rows, E, C);
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t begin = numbers.n;
+        plain_choose(&config->experts, logits + r * E, chosen);
+        for (int64_t e = 0; e < E; e++) plain_apply(cexp, logits + r * E + e);
+        for (int64_t j = 0; j < K; j++) plain_product(begin + chosen[j], ONE);
+        const int64_t sum = config->experts.is_normed ? plain_sum(begin + E, 1, ONE, 0, K)
+                                                      : plain_sum(begin, 1, ONE, 0, E);
+        const int64_t part = plain_apply(one_over, sum);
+        shares[r] = numbers.n;
+        for (int64_t j = 0; j < K; j++) plain_product(begin + E + j, part);
+        for (int64_t j = 0; j < K; j++) { /* as many numbers for each */
+            const int64_t first = numbers.n;
+            y = plain_linear(x + r * C, up + chosen[j] * 2 * M * C, 1, 2 * M, C);
+            y = plain_activate(config, y, M);
+            y = plain_linear(y, down + chosen[j] * C * M, 1, C, M);
+            if (!j) outputs[r] = y;
+            apart = numbers.n - first;
+        }
+    }
+    y = numbers.n;
+    for (int64_t i = 0; i < rows * C; i++)
+        plain_sum(shares[i / C], 1, outputs[i / C] + i % C, apart, K);
+    return y;
+}
+
 /* Loss of one sequence, times loss_scale; gradients are added to.  logits (vocabulary) of the last
  * row. */
 static double plain_sequence(const gpt_config* config, const double* w, double* dw,
@@ -255,9 +306,7 @@ static double plain_sequence(const gpt_config* config, const double* w, double* 
         y = plain_mask(y, config, step, l, GPT_SITE_PROJECTION, first_token);
         x = plain_add(x, y, T * C);
         y = plain_norm(config, x, lw + at.at[GPT_W_NORM2], T, C);
-        y = plain_linear(y, lw + at.at[GPT_W_UP], T, config->mlp == GPT_MLP_SWIGLU ? 2 * M : M, C);
-        y = plain_activate(config, y, T * M);
-        y = plain_linear(y, lw + at.at[GPT_W_DOWN], T, C, M);
+        y = plain_mlp(config, y, lw, T, M);
         y = plain_mask(y, config, step, l, GPT_SITE_MLP, first_token);
         x = plain_add(x, y, T * C);
     }

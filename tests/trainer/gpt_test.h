@@ -256,6 +256,14 @@ static inline gpt_config with_head_norms(gpt_config config) {
     config.has_head_norms = 1;
     return config;
 }
+static inline gpt_config with_experts(gpt_config config, int32_t n, int32_t n_chosen,
+                                      int32_t is_normed) {
+    const gpt_experts experts = {n, n_chosen, is_normed};
+    config.mlp = GPT_MLP_SWIGLU;
+    config.mlp_columns = 10;
+    config.experts = experts;
+    return config;
+}
 static inline gpt_config with_tied_tables(gpt_config config) {
     config.is_tied = 1;
     return config;

@@ -8,7 +8,8 @@
                                 transformers in the versions below
   models.py check               whether `write` would write the same, up to rounding, and PyTorch has the numbers of NAME.lora.txt
   models.py plain               tests/data/models/NAME.lora.txt: the same of adapters, in double precision, by the plain Python below.
-                                First this must have the loss and the gradients of NAME.txt
+                                First this must have the loss and the gradients of NAME.txt.  NAME.txt of a model whose numbers are
+                                not of PyTorch yet, too
   models.py trained PROGRAM     whether transformers, and peft of adapters, have the losses of what train_gpt has trained and written
 
 pip install torch==2.8.0 transformers==4.56.2 safetensors==0.6.2 numpy==2.3.3 peft==0.17.1
@@ -75,13 +76,18 @@ def tensors_of(c):
             yield layer + f"self_attn.{name}_proj.weight", (columns, hidden)
             if c["model_type"] == "qwen2":
                 yield layer + f"self_attn.{name}_proj.bias", (columns,)
-            if c["model_type"] == "qwen3" and name != "v":
+            if c["model_type"].startswith("qwen3") and name != "v":
                 yield layer + f"self_attn.{name}_norm.weight", (size,)
         yield layer + "self_attn.o_proj.weight", (hidden, q)
         yield layer + "post_attention_layernorm.weight", (hidden,)
-        yield layer + "mlp.gate_proj.weight", (wide, hidden)
-        yield layer + "mlp.up_proj.weight", (wide, hidden)
-        yield layer + "mlp.down_proj.weight", (hidden, wide)
+        mlps, columns = [layer + "mlp."], wide
+        if "num_experts" in c:
+            yield layer + "mlp.gate.weight", (c["num_experts"], hidden)
+            mlps, columns = [f"{layer}mlp.experts.{e}." for e in range(c["num_experts"])], c["moe_intermediate_size"]
+        for mlp in mlps:
+            yield mlp + "gate_proj.weight", (columns, hidden)
+            yield mlp + "up_proj.weight", (columns, hidden)
+            yield mlp + "down_proj.weight", (hidden, columns)
     yield "model.norm.weight", (hidden,)
     if not c["tie_word_embeddings"]:
         yield "lm_head.weight", (vocabulary, hidden)
@@ -90,12 +96,12 @@ def tensors_of(c):
 def adapters_of(c):
     """The matrices that have adapters, with the names and shapes of A and B."""
     for name, shape in tensors_of(c):
-        if name.endswith("_proj.weight"):
+        if name.endswith("_proj.weight") and ".experts." not in name:
             prefix = "base_model.model." + name[: -len("weight")]
             yield name, (prefix + "lora_A.weight", (RANK, shape[1])), (prefix + "lora_B.weight", (shape[0], RANK))
 
 
-def adapter_config(model):
+def adapter_config(model, config):
     """As peft 0.17 writes it."""
     empty = dict.fromkeys(
         ["auto_mapping", "corda_config", "eva_config", "exclude_modules", "layer_replication", "layers_pattern"]
@@ -103,6 +109,8 @@ def adapter_config(model):
     )
     no = dict.fromkeys(["fan_in_fan_out", "lora_bias", "use_dora", "use_qalora", "use_rslora"], False)
     modules = ["q_proj", "up_proj", "o_proj", "k_proj", "gate_proj", "down_proj", "v_proj"]  # a set in peft: in any order
+    if "num_experts" in config:
+        modules = ["v_proj", "q_proj", "k_proj", "o_proj"]
     return {
         **{"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": model, "r": RANK, "lora_alpha": ALPHA},
         **{"target_modules": modules, "lora_dropout": 0.0, "bias": "none", "inference_mode": True, "init_lora_weights": True},
@@ -136,7 +144,7 @@ def make(folder):
         write_tensors(os.path.join(to, "model.safetensors"), tensors_of(config))
         os.makedirs(to + ".adapter", exist_ok=True)
         with open(os.path.join(to + ".adapter", "adapter_config.json"), "w") as file:
-            json.dump(adapter_config(to), file)
+            json.dump(adapter_config(to, config), file)
         adapters = [tensor for _, *pair in adapters_of(config) for tensor in pair]
         write_tensors(os.path.join(to + ".adapter", "adapter_model.safetensors"), adapters)
     for name, n in (("tokens.u16", 2000), ("one.u16", LENGTH + 1)):
@@ -197,7 +205,7 @@ class Plain:
     def __init__(self, config, has_adapters):
         self.c, self.scale = config, ALPHA / RANK
         self.w = {name: matrix(name, shape) for name, shape in tensors_of(config)}
-        self.pairs = {}
+        self.pairs, self.gaps, self.least_rows = {}, [], math.inf  # of routes: how near to others; of experts
         for name, a, b in adapters_of(config) if has_adapters else ():
             self.pairs[name] = a[0], b[0]
             self.w[a[0]], self.w[b[0]] = matrix(*a), matrix(*b)
@@ -339,7 +347,48 @@ class Plain:
         return y, back
 
     def mlp(self, layer, x):
-        prefix = f"model.layers.{layer}.mlp."
+        if "num_experts" in self.c:
+            return self.experts(layer, x)
+        return self.one_mlp(f"model.layers.{layer}.mlp.", x)
+
+    def experts(self, layer, x):
+        """Of each expert, with the rows that the router sends to it."""
+        prefix, n = f"model.layers.{layer}.mlp.", self.c["num_experts_per_tok"]
+        logits, router_back = self.linear(prefix + "gate.weight", x)
+        y, calls, routes = [[0.0] * len(x[0]) for _ in x], [], []
+        for row in logits:
+            order = sorted(range(len(row)), key=lambda e: -row[e])
+            self.gaps.append(row[order[n - 1]] - row[order[n]])
+            all_p = [math.exp(v - row[order[0]]) for v in row]
+            total = sum(all_p[e] for e in order[:n]) if self.c["norm_topk_prob"] else sum(all_p)
+            routes.append((order[:n], [p / total for p in all_p]))
+        for e in range(self.c["num_experts"]):
+            rows = [i for i, (chosen, _) in enumerate(routes) if e in chosen]
+            self.least_rows = min(self.least_rows, len(rows))
+            if rows:
+                out, back = self.one_mlp(f"{prefix}experts.{e}.", [x[i] for i in rows])
+                calls.append((e, rows, out, back))
+                for i, row in zip(rows, out):
+                    add_to([y[i]], [row], routes[i][1][e])
+
+        def back(dy):
+            dx, d_shares = [[0.0] * len(x[0]) for _ in x], [{} for _ in x]
+            for e, rows, out, mlp_back in calls:
+                for i, row in zip(rows, out):
+                    d_shares[i][e] = dot(dy[i], row)
+                for i, d in zip(rows, mlp_back([[routes[i][1][e] * v for v in dy[i]] for i in rows])):
+                    add_to([dx[i]], [d])
+            d_logits = []
+            for d, (chosen, p) in zip(d_shares, routes):
+                along = sum(d[e] * p[e] for e in chosen)
+                others = not self.c["norm_topk_prob"]
+                d_logits.append([p[e] * (d.get(e, 0.0) - along) if e in d or others else 0.0 for e in range(len(p))])
+            add_to(dx, router_back(d_logits))
+            return dx
+
+        return y, back
+
+    def one_mlp(self, prefix, x):
         gate, gate_back = self.linear(prefix + "gate_proj.weight", x)
         up, up_back = self.linear(prefix + "up_proj.weight", x)
         s = [[1 / (1 + math.exp(-v)) for v in row] for row in gate]
@@ -405,24 +454,58 @@ def rows_of(vocabulary):
     return [[token(b, i, vocabulary) for i in range(LENGTH + 1)] for b in range(BATCH)]
 
 
-def plain_adapters(config):
-    """The lines of NAME.lora.txt, beside the first."""
-    model, lines, state = Plain(config, True), adapter_lines(), {}
-    names = sorted(name for pair in model.pairs.values() for name in pair)
+def plain_steps(model, names):
+    """The lines of a file behind its first ones: these tensors train."""
+    lines, state = [], {}
     for step in range(STEPS):
-        loss = model.loss(rows_of(config["vocab_size"]))
+        loss = model.loss(rows_of(model.c["vocab_size"]))
         if step == 0:
             lines += [tensor_line(name, model.g[name]) for name in names]
         lines.append(f"step {loss:.9g}")
         for name in names:
-            for i, row in enumerate(model.w[name]):
-                for j, g in enumerate(model.g[name][i]):
+            is_matrix = isinstance(model.w[name][0], list)
+            rows, gradients = (model.w[name], model.g[name]) if is_matrix else ([model.w[name]], [model.g[name]])
+            for i, row in enumerate(rows):
+                for j, g in enumerate(gradients[i]):
                     m, v = state.get((name, i, j), (0.0, 0.0))
                     m, v = BETAS[0] * m + (1 - BETAS[0]) * g, BETAS[1] * v + (1 - BETAS[1]) * g * g
                     state[name, i, j] = m, v
                     mean, square = m / (1 - BETAS[0] ** (step + 1)), v / (1 - BETAS[1] ** (step + 1))
-                    row[j] -= RATE * mean / (math.sqrt(square) + EPSILON) + RATE * DECAY * row[j]
+                    row[j] -= RATE * mean / (math.sqrt(square) + EPSILON) + (RATE * DECAY * row[j] if is_matrix else 0)
+    if model.gaps:
+        print(f"  an expert had {model.least_rows} rows or more; the first that was not chosen lacked {min(model.gaps):.2g}")
     return lines
+
+
+def plain_adapters(config):
+    """The lines of NAME.lora.txt, beside the first."""
+    model = Plain(config, True)
+    return adapter_lines() + plain_steps(model, sorted(name for pair in model.pairs.values() for name in pair))
+
+
+def plain_whole(config):
+    """Those of NAME.txt, in the order of PyTorch."""
+    parts = ["q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm", ".mlp.", "input_layernorm", "post_attention_layernorm"]
+
+    def place(name):
+        if not name.startswith("model.layers."):
+            return [-1 if "embed" in name else math.inf]
+        of_layer = name.split(".", 3)
+        of_attention = [i for i, part in enumerate(parts) if part in "." + of_layer[3] and (part == ".mlp." or ".mlp." not in name)]
+        return [int(of_layer[2]), of_attention[0]]
+
+    names = sorted((name for name, _ in tensors_of(config)), key=place)
+    return adapter_lines()[:1] + plain_steps(Plain(config, False), names)
+
+
+def write_unless_of_pytorch(path, config):
+    first = "# models.py plain: float64, plain Python"
+    if os.path.exists(path):
+        with open(path) as file:
+            if file.readline().strip() != first:
+                return
+    with open(path, "w") as file:
+        file.write("\n".join([first, *plain_whole(config)]) + "\n")
 
 
 def plain():
@@ -432,6 +515,7 @@ def plain():
             config = json.load(file)
         model = Plain(config, False)
         loss = model.loss(rows_of(config["vocab_size"]))
+        write_unless_of_pytorch(path[:-5] + ".txt", config)
         with open(path[:-5] + ".txt") as file:
             kept = [line for line in file.read().splitlines() if line.startswith("tensor ")]
             file.seek(0)
@@ -439,7 +523,7 @@ def plain():
         lines = [tensor_line(line.split()[1], model.g[line.split()[1]]) for line in kept[:-1]] + [f"step {loss:.9g}"]
         different = [x for x, y in zip(kept, lines) if not near(x, y)]
         bad += len(different)
-        print(f"{os.path.basename(path)[:-5]}: {len(lines)} lines of PyTorch, {len(different)} differ", *different, sep="\n  ")
+        print(f"{os.path.basename(path)[:-5]}: {len(lines)} lines of the file, {len(different)} differ", *different, sep="\n  ")
         with open(path[:-5] + ".lora.txt", "w") as file:
             file.write("\n".join(["# models.py plain: adapters, float64, plain Python", *plain_adapters(config)]) + "\n")
     return 1 if bad else 0
@@ -592,7 +676,7 @@ def trained(program):
             few = ["--tokens", tokens, "--seq", str(LENGTH), "--batch", "1", "--tile", "8"]
             cases = [("f32", 1e-6, "whole"), ("bf16", 1e-2, "whole"), ("f32", 1e-6, "adapters")]
             for type_, bound, kind in cases:
-                new = ["--lora", "4", "--lora-targets", "q,v,up"] if kind == "adapters" else []
+                new = ["--lora", "4", "--lora-targets", "q,v" if "moe" in name else "q,v,up"] if kind == "adapters" else []
                 of_written = ["--model", model, "--adapter", written] if new else ["--model", written]
                 first = [program, "--model", model, *new, *few, "--type", type_, "--steps", "10", "--write-model", written]
                 again = [program, *of_written, *few, "--type", type_, "--steps", "1", "--learning-rate", "0"]

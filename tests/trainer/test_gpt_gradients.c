@@ -83,6 +83,45 @@ TEST(of_norms_of_heads) {
     check_against_plain(in_slices(with_head_size(config, 6), 12), MEMO_POLICY_RECOMPUTE, 0);
     check_against_plain(with_biases(with_head_size(config, 2)), MEMO_POLICY_SWAP, 0);
 }
+/* Logits that are often equal, against sorting: the first expert of equal ones comes first. */
+TEST(equal_logits_choose_the_first_expert) {
+    enum { MOST = 20 };
+    for (int trial = 0; trial < 200; trial++) {
+        const int64_t n = memo_test_int(1, MOST), n_chosen = memo_test_int(1, n);
+        const int is_normed = (int)memo_test_int(0, 1);
+        double logits[MOST], routes[2 * MOST], sum = 0, of_all = 0;
+        int64_t rank[MOST];
+        for (int64_t e = 0; e < n; e++) logits[e] = (double)memo_test_int(-2, 2);
+        gpt_route(routes, logits, MEMO_TYPE_F64, 0, n, n_chosen, is_normed);
+        for (int64_t e = 0; e < n; e++) {
+            rank[e] = 0;
+            for (int64_t i = 0; i < n; i++)
+                rank[e] += logits[i] > logits[e] || (logits[i] >= logits[e] && i < e);
+            of_all += exp(logits[e]);
+            if (rank[e] < n_chosen) sum += exp(logits[e]);
+        }
+        for (int64_t e = 0; e < n; e++) {
+            if (rank[e] >= n_chosen) continue;
+            CHECK_IS((int64_t)routes[rank[e]], ==, e);
+            CHECK(fabs(routes[n_chosen + rank[e]] - exp(logits[e]) / (is_normed ? sum : of_all)) <
+                  1e-14);
+        }
+    }
+    /* What is not a number chooses experts that there are. */
+    const double wild[] = {NAN, INFINITY, NAN, -INFINITY};
+    double routes[8];
+    gpt_route(routes, wild, MEMO_TYPE_F64, 0, 4, 4, 1);
+    for (int j = 0; j < 4; j++) CHECK(routes[j] >= 0 && routes[j] < 4);
+}
+/* More experts than a vector of numbers has, and fewer than rows; all of them; one. */
+TEST(of_experts) {
+    const gpt_config config = gpt_test_config(2, 16, 4, 2, 13, 2, 4, 0.2);
+    check_against_plain(with_experts(config, 5, 2, 1), MEMO_POLICY_KEEP, 0);
+    check_against_plain(with_experts(config, 5, 3, 0), MEMO_POLICY_ALPHA, 0.5);
+    check_against_plain(with_experts(with_head_norms(config), 3, 3, 1), MEMO_POLICY_RECOMPUTE, 0);
+    check_against_plain(with_experts(in_slices(config, 12), 40, 1, 0), MEMO_POLICY_SWAP, 0);
+    check_against_plain(with_experts(mlp_in_chunks(config, 8), 4, 2, 0), MEMO_POLICY_ALPHA, 0.5);
+}
 /* Longer than a tile of attention. */
 TEST(of_several_attention_tiles) {
     check_against_plain(gpt_test_config(1, 8, 2, 2, GPT_ATTENTION_TILE + 9, 1, 32, 0),

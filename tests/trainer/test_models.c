@@ -237,14 +237,15 @@ static int64_t gradient_in_file(const gpt_config* config, const float* gradients
                                 float* to) {
     for (int64_t t = 0; t < gpt_n_parameter_tensors(config); t++) {
         const gpt_parameter p = gpt_parameter_at(config, t);
+        const int64_t n_rows = p.n / p.n_columns / gpt_weight_parts(&p);
+        const int step = gpt_weight_turns(&p);
         for (int part = 0; part < gpt_weight_parts(&p); part++) {
-            const int64_t n_rows = p.n / p.n_columns / gpt_weight_parts(&p),
-                          step = gpt_weight_parts(&p);
             if (strcmp(gpt_weight_name_of(&p, part).text, name)) continue;
-            for (int64_t row = 0; row < n_rows; row++)
-                memcpy(to + row * p.n_columns,
-                       gradients + p.offset + (row * step + part) * p.n_columns,
+            for (int64_t row = 0; row < n_rows; row++) {
+                const int64_t at = (part / step * n_rows + row) * step + part % step;
+                memcpy(to + row * p.n_columns, gradients + p.offset + at * p.n_columns,
                        (size_t)p.n_columns * sizeof *to);
+            }
             return n_rows * p.n_columns;
         }
     }
@@ -316,13 +317,16 @@ static void check_family(const char* name) {
 
 /* ---- adapters ---------------------------------------------------------------------------------- */
 
+/* Of all products, or of attention's. */
 static void write_adapters(const reference* r) {
     static const char config[] =
         "{\"peft_type\":\"LORA\",\"task_type\":\"CAUSAL_LM\",\"r\":4,\"lora_alpha\":8,"
-        "\"lora_dropout\":0.0,\"bias\":\"none\",\"target_modules\":[\"v_proj\",\"q_proj\","
-        "\"k_proj\",\"o_proj\",\"down_proj\",\"up_proj\",\"gate_proj\"],\"use_dora\":false,"
-        "\"rank_pattern\":{},\"modules_to_save\":null,\"inference_mode\":true}";
-    write_file("adapter_config.json", config, (int64_t)sizeof config - 1);
+        "\"lora_dropout\":0.0,\"bias\":\"none\",\"use_dora\":false,"
+        "\"rank_pattern\":{},\"modules_to_save\":null,\"inference_mode\":true,"
+        "\"target_modules\":[\"v_proj\",\"q_proj\",\"k_proj\",\"o_proj\"%s]}";
+    const char* others = r->n_tensors == 28 ? ",\"down_proj\",\"up_proj\",\"gate_proj\"" : "";
+    char text[512];
+    write_file("adapter_config.json", text, snprintf(text, sizeof text, config, others));
     write_tensors("adapter_model.safetensors", r, 0, r->n_tensors, AS_F32);
 }
 
@@ -331,7 +335,8 @@ static void load_adapters(gpt_model* model) {
     gpt_stored stored;
     gpt_lora lora;
     CHECK_OK(gpt_read_adapter(folder, &lora, &error));
-    CHECK(lora.rank == model->config.lora.rank && lora.targets == 127);
+    CHECK(lora.rank == model->config.lora.rank);
+    CHECK_IS(lora.targets, ==, model->config.experts.n ? 15 : 127);
     CHECK_OK(gpt_stored_open_file(folder, "adapter_model.safetensors", &stored, &error));
     CHECK_OK(gpt_check_weights(&model->config, &stored, &error));
     CHECK_OK(gpt_load_weights(model, &stored, &error));
@@ -364,7 +369,7 @@ static void check_adapters(const char* name) {
     gpt_stored frozen;
     own_run run = {0};
     IN_CASE("%s", name);
-    CHECK(r.lora.rank == 4 && r.n_tensors == 28);
+    CHECK(r.lora.rank == 4 && r.n_tensors == (config.experts.n ? 16 : 28));
     write_adapters(&r);
     CHECK_OK(gpt_read_adapter(folder, &config.lora, &error));
     CHECK(config.lora.rank == 4 && config.lora.alpha > 7.9 && config.lora.alpha < 8.1);
@@ -394,8 +399,8 @@ static void check_adapters(const char* name) {
 }
 
 TEST(adapters_are_as_in_plain_python) {
-    static const char* const names[] = {"llama2", "llama3", "qwen2", "qwen3"};
-    for (int i = 0; i < 4; i++) check_adapters(names[i]);
+    static const char* const names[] = {"llama2", "llama3", "qwen2", "qwen3", "qwen3_moe"};
+    for (int i = 0; i < 5; i++) check_adapters(names[i]);
 }
 
 /* What is written is read again, with all its bits, in bf16 too. */
@@ -536,8 +541,9 @@ TEST(adapters_of_another_shape_are_refused_by_tensor) {
 TEST(llama_2_with_linear_scaling_is_as_in_transformers) { check_family("llama2"); }
 TEST(llama_3_with_scaled_frequencies_is_as_in_transformers) { check_family("llama3"); }
 TEST(qwen_2_with_biases_and_a_tied_table_is_as_in_transformers) { check_family("qwen2"); }
-TEST(qwen_3_with_norms_of_heads_is_as_in_transformers) {
-    check_family("qwen3");
+TEST(qwen_3_with_norms_of_heads_is_as_in_transformers) { check_family("qwen3"); }
+TEST(qwen_3_with_experts_is_as_in_plain_python) {
+    check_family("qwen3_moe");
     printf("# largest differences: gradient %.2g of its norm, loss %.2g\n", worst_gradient,
            worst_loss);
 }
@@ -634,8 +640,18 @@ TEST(configs_that_are_not_supported_are_refused_by_field) {
         {"llama2", "quantization_config", "{}", "quantization_config: {}"},
         {"qwen2", "use_sliding_window", "true", "use_sliding_window: true is not supported"},
         {"qwen3", "layer_types", "[\"full_attention\",\"sliding_attention\"]", "layer_types:"},
-        {"qwen3", "model_type", "\"qwen3_moe\"", "model_type: \"qwen3_moe\""},
+        {"qwen3", "model_type", "\"qwen3_next\"", "model_type: \"qwen3_next\""},
         {"qwen3", "num_experts", "4", "num_experts: 4"},
+        {"qwen3_moe", "num_experts", "0", "num_experts: not such a number"},
+        {"qwen3_moe", "num_experts_per_tok", "7", "num_experts_per_tok: above num_experts"},
+        {"qwen3_moe", "moe_intermediate_size", "2.5", "moe_intermediate_size: not such a number"},
+        {"qwen3_moe", "norm_topk_prob", "1", "norm_topk_prob: not true or false"},
+        {"qwen3_moe", "decoder_sparse_step", "2",
+         "decoder_sparse_step: 2 is not supported; 1 would work"},
+        {"qwen3_moe", "mlp_only_layers", "[0]",
+         "mlp_only_layers: [0] is not supported; [] would work"},
+        {"qwen3_moe", "output_router_logits", "true",
+         "output_router_logits: true is not supported"},
     };
     clear_folder();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -742,14 +758,14 @@ TEST(weights_that_are_not_finite_are_refused) {
 
 /* What is written has the bits that were read, and config.json the fields, but for the type. */
 TEST(a_model_is_written_as_it_was_read) {
-    static const char* const names[] = {"llama2", "qwen2", "qwen3"};
-    for (int k = 0; k < 6; k++) {
-        const reference r = write_model(names[k % 3], k < 3 ? AS_F32 : AS_BF16);
+    static const char* const names[] = {"llama2", "qwen2", "qwen3", "qwen3_moe"};
+    for (int k = 0; k < 8; k++) {
+        const reference r = write_model(names[k % 4], k < 4 ? AS_F32 : AS_BF16);
         gpt_config config = config_of(&r);
         int64_t n_before, n_after;
         own_run run = {0};
         gpt_stored before, after;
-        config.type = k < 3 ? MEMO_TYPE_F32 : MEMO_TYPE_BF16;
+        config.type = k < 4 ? MEMO_TYPE_F32 : MEMO_TYPE_BF16;
         const gpt_desc desc = gpt_test_desc(config, MEMO_POLICY_RECOMPUTE, 0);
         CHECK_OK(gpt_test_open(&desc, &run, &error));
         if (!run.model) continue;
@@ -774,7 +790,7 @@ TEST(a_model_is_written_as_it_was_read) {
         own_memory char* new_config = read_file(path_in("config.json"), &n_after);
         cJSON *a = cJSON_Parse(old_config), *b = cJSON_Parse(new_config);
         const cJSON* type = cJSON_GetObjectItem(b, "torch_dtype");
-        CHECK(type && !strcmp(type->valuestring, k < 3 ? "float32" : "bfloat16"));
+        CHECK(type && !strcmp(type->valuestring, k < 4 ? "float32" : "bfloat16"));
         cJSON_DeleteItemFromObject(a, "torch_dtype");
         cJSON_DeleteItemFromObject(b, "torch_dtype");
         CHECK(cJSON_Compare(a, b, 1));

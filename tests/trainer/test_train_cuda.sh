@@ -110,7 +110,7 @@ agrees_with_host() {
 # Norms of heads, biases, a tied table and scaled frequencies: losses near the host's, in a budget too, and the same weights.
 models_of_others() {
     python3 tests/trainer/models.py make "$folder/made" || return 1
-    for family in qwen2 qwen3; do
+    for family in qwen2 qwen3 qwen3_moe; do
         few="--model $folder/made/$family --tokens $folder/made/tokens.u16 --seq 8 --batch 1 --tile 4 --steps 2 --type bf16 --policy keep"
         # shellcheck disable=SC2086
         $host $few --loss-log "$folder/host.log" >/dev/null &&
@@ -128,7 +128,7 @@ models_of_others() {
 
 # Adapters: losses near the host's, as a graph too, and in the least memory, where frozen weights come from their files.
 adapters_of_others() {
-    for family in qwen2 qwen3; do
+    for family in qwen2 qwen3 qwen3_moe; do
         few="--model $folder/made/$family --adapter $folder/made/$family.adapter --tokens $folder/made/tokens.u16 --seq 8 --batch 1"
         few="$few --tile 4 --steps 2 --type bf16"
         # shellcheck disable=SC2086

@@ -7,7 +7,7 @@
 . tests/trainer/train.sh
 
 models="python3 $sources/tests/trainer/models.py"
-families="llama2 llama3 qwen2 qwen3"
+families="llama2 llama3 qwen2 qwen3 qwen3_moe"
 command -v python3 >/dev/null && $models make made || { skip "models of others" "needs python3"; tap_end; exit; }
 if ! "$program" --model made/llama2 --dry-run >out 2>err; then
     grep -q 'built without cJSON' err && skip "models of others" "built without cJSON" && tap_end && exit
@@ -32,7 +32,8 @@ budgets_change_no_bit() { # test
 # The first loss is that of one rank; later ones match up to rounding.
 ranks_match_one() { # test
     for options in '--tensor 2' '--data 2 --zero 2' '--ring 2' '--tensor 2 --sub-batches 2 --type bf16'; do
-        for family in qwen2 qwen3; do
+        for family in qwen2 qwen3 qwen3_moe; do
+            case $family$options in *moe*tensor*) continue ;; esac
             rm -f ranks.log one.log
             case $options in *bf16*) type='--type bf16' bound=0.02 ;; *) type= bound=0.0001 ;; esac
             works --model made/$family $few $type --loss-log one.log
@@ -48,7 +49,8 @@ what_is_written_is_what_was_read() { # test
     for family in $families; do
         works --model made/$family $few --learning-rate 0 --steps 1 --write-model copied/$family
         $models same made/$family copied/$family >same.txt || fail "$(cat same.txt)"
-        works --model made/$family $few --learning-rate 0 --steps 1 --data 2 --tensor 2 --zero 2 --write-model split/$family
+        case $family in *moe) tensor= ;; *) tensor='--tensor 2' ;; esac
+        works --model made/$family $few --learning-rate 0 --steps 1 --data 2 $tensor --zero 2 --write-model split/$family
         $models same made/$family split/$family >same.txt || fail "$(cat same.txt)"
         [ "$(ls split/$family)" = "$(printf 'config.json\nmodel.safetensors')" ] || fail "$(ls split/$family)"
     done
@@ -64,7 +66,7 @@ what_is_written_is_what_was_read() { # test
 }
 
 a_pause_changes_no_bit() { # test
-    for family in qwen2 qwen3; do
+    for family in qwen2 qwen3 qwen3_moe; do
         works --model made/$family $few --loss-log whole.log
         works --model made/$family $few --stop 2 --save paused --loss-log paused.log
         works --model made/$family $few --resume paused --loss-log paused.log
@@ -116,6 +118,27 @@ adapters_train() { # test
         $models same new.$family resumed.$family >same.txt || fail "$(cat same.txt)"
         refused '--resume paused: a checkpoint of another model: its --model' $lora --lora-alpha 3 --resume paused
     done
+}
+
+# Experts: adapters beside attention; what does not work with them is named.
+experts_train() { # test
+    moe="--model made/qwen3_moe $few"
+    works $moe --lora 4 --lora-targets q,k,v,o --loss-log lora.log --write-model attention
+    expect_out 'of which a token has .* million: 2 of 6 experts'
+    least=$("$program" $moe --lora 4 --lora-targets q,k,v,o --device-memory 1KiB 2>&1 | sed -n 's/.*; try --device-memory //p')
+    has_losses_of lora.log $moe --lora 4 --lora-targets q,k,v,o --device-memory "$least"
+    for options in '--slice-rows 16' '--mlp-rows 8' '--states 8bit --type bf16' '--window 7 --accumulate 2'; do
+        rm -f part.log
+        works $moe $options --policy keep --loss-log part.log
+        least=$("$program" $moe $options --device-memory 1KiB 2>&1 | sed -n 's/.*; try --device-memory //p')
+        has_losses_of part.log $moe $options --device-memory "$least"
+    done
+    refused '--lora-targets: experts have no adapters; --lora-targets q,k,v,o would work' $moe --lora 4
+    refused '--tensor 2, --sub-batches 1: do not work with experts' $moe --tensor 2
+    refused '--tensor 1, --sub-batches 2: do not work with experts' $moe --sub-batches 2
+    works $moe --stop 2 --save paused
+    refused '--resume paused: a checkpoint of another model' --model made/qwen3 $few --resume paused
+    rm -f paused paused.profile
 }
 
 # What is written is read again; without a rate no bit changes; the files of the model are never written.

@@ -715,6 +715,131 @@ __global__ static void gpt_spread_backward_kernel(gpt_spread_args a) {
     }
 }
 
+/* ---- experts ---------------------------------------------------------------------------------
+ *
+ * Exact, deterministic and slow, as the built-in attention: without tensor cores.  How many rows an
+ * expert has is known on the GPU alone, so no product is one of cuBLASLt's. */
+
+__global__ static void gpt_route_kernel(gpt_route_args a, gpt_kernel_type type) {
+    WARPS_EACH_THREAD(row, a.rows.end - a.rows.begin) {
+        gpt_route((float*)a.routes + row * 2 * a.n_chosen, a.logits, type, row * a.n_experts,
+                  a.n_experts, a.n_chosen, a.is_normed);
+    }
+}
+__global__ static void gpt_route_backward_kernel(gpt_route_args a, gpt_kernel_type type) {
+    WARPS_EACH_THREAD(row, a.rows.end - a.rows.begin) {
+        gpt_route_backward(a.dlogits, a.logits, type, row * a.n_experts,
+                           (const float*)a.routes + row * 2 * a.n_chosen,
+                           (const float*)a.dshares + row * a.n_chosen, a.n_experts, a.n_chosen,
+                           a.is_normed);
+    }
+}
+
+/* Element (output, input) 0 of the weight of a row's expert j. */
+__device__ static inline int64_t gpt_expert_weight(const gpt_experts_args& a, int64_t row,
+                                                   int64_t j) {
+    const float* routes = (const float*)a.routes + row * 2 * a.n_chosen;
+    return gpt_route_expert(routes, j) * a.n_outputs * a.n_inputs;
+}
+__device__ static inline float gpt_expert_share(const gpt_experts_args& a, int64_t row, int64_t j) {
+    return ((const float*)a.routes)[(row * 2 + 1) * a.n_chosen + j];
+}
+
+/* y: a warp an element. */
+__global__ static void gpt_experts_kernel(gpt_experts_args a, gpt_kernel_type type) {
+    const int64_t in = a.n_inputs, n_wide = a.spreads ? a.n_chosen : 1;
+    WARPS_EACH(item, (a.rows.end - a.rows.begin) * n_wide * a.n_outputs) {
+        const int64_t wide = item / a.n_outputs, o = item % a.n_outputs, row = wide / n_wide;
+        float sum = 0;
+        for (int64_t j = a.spreads ? wide % n_wide : 0, k = 0; k < a.n_chosen / n_wide; j++, k++) {
+            const int64_t w = gpt_expert_weight(a, row, j) + o * in;
+            const int64_t x = a.spreads ? row * in : (row * a.n_chosen + j) * in;
+            float part = 0;
+            for (int64_t i = WARPS_LANE; i < in; i += WARPS_LANES)
+                part += gpt_load(a.x, type, x + i) * gpt_load(a.weight, type, w + i);
+            sum += (a.spreads ? 1 : gpt_expert_share(a, row, j)) * part;
+        }
+        sum = warps_sum(sum);
+        if (WARPS_LANE == 0) gpt_store(a.y, type, item, sum);
+    }
+}
+
+/* dx of a product that spreads: a thread an element. */
+__global__ static void gpt_experts_narrow_kernel(gpt_experts_args a, gpt_kernel_type type) {
+    WARPS_EACH_THREAD(at, (a.rows.end - a.rows.begin) * a.n_inputs) {
+        const int64_t row = at / a.n_inputs, i = at % a.n_inputs;
+        float sum = 0;
+        for (int64_t j = 0; j < a.n_chosen; j++) {
+            const int64_t w = gpt_expert_weight(a, row, j) + i;
+            const int64_t y = (row * a.n_chosen + j) * a.n_outputs;
+            for (int64_t o = 0; o < a.n_outputs; o++)
+                sum += gpt_load(a.y, type, y + o) * gpt_load(a.weight, type, w + o * a.n_inputs);
+        }
+        gpt_store(a.dx, type, at, sum);
+    }
+}
+
+/* dx and dshares of the other product: a warp for each expert of a row. */
+__global__ static void gpt_experts_wide_kernel(gpt_experts_args a, gpt_kernel_type type) {
+    WARPS_EACH(wide, (a.rows.end - a.rows.begin) * a.n_chosen) {
+        const int64_t row = wide / a.n_chosen, j = wide % a.n_chosen, in = a.n_inputs;
+        const int64_t w = gpt_expert_weight(a, row, j), y = row * a.n_outputs;
+        const float share = gpt_expert_share(a, row, j);
+        float along = 0;
+        for (int64_t i = WARPS_LANE; i < in; i += WARPS_LANES) {
+            float sum = 0;
+            for (int64_t o = 0; o < a.n_outputs; o++)
+                sum += gpt_load(a.y, type, y + o) * gpt_load(a.weight, type, w + o * in + i);
+            along += sum * gpt_load(a.x, type, wide * in + i);
+            gpt_store(a.dx, type, wide * in + i, share * sum);
+        }
+        along = warps_sum(along);
+        if (WARPS_LANE == 0) ((float*)a.dshares)[wide] = along;
+    }
+}
+
+/* dW: a warp for O outputs and I inputs a lane of an expert.  It looks for the expert's rows, 32 at a
+ * time, and adds them in order. */
+__global__ static void gpt_experts_weights_kernel(gpt_experts_args a, gpt_kernel_type type) {
+    enum { O = 4, I = 4 };
+    const int64_t n_rows = a.rows.end - a.rows.begin, in = a.n_inputs, out = a.n_outputs;
+    const int64_t n_i = (in + I * WARPS_LANES - 1) / (I * WARPS_LANES), n_o = (out + O - 1) / O;
+    WARPS_EACH(item, a.n_experts * n_o * n_i) {
+        const int64_t expert = item / (n_o * n_i), first_o = item / n_i % n_o * O;
+        const int64_t first_i = item % n_i * I * WARPS_LANES + WARPS_LANE;
+        float sums[O][I] = {};
+        for (int64_t begin = 0; begin < n_rows; begin += WARPS_LANES) {
+            const int64_t own = begin + WARPS_LANE;
+            int64_t j = 0;
+            while (j < a.n_chosen && own < n_rows &&
+                   gpt_expert_weight(a, own, j) != expert * out * in)
+                j++;
+            unsigned found = __ballot_sync(0xffffffffu, own < n_rows && j < a.n_chosen);
+            for (; found; found &= found - 1) {
+                int64_t row = begin, of = 0;
+                for (unsigned bit = found; !(bit & 1); bit >>= 1) row++;
+                while (of < a.n_chosen - 1 && gpt_expert_weight(a, row, of) != expert * out * in)
+                    of++;
+                const int64_t wide = row * a.n_chosen + of;
+                const int64_t x = (a.spreads ? row : wide) * in, y = (a.spreads ? wide : row) * out;
+                const float share = a.spreads ? 1 : gpt_expert_share(a, row, of);
+                for (int k = 0; k < I; k++) {
+                    const int64_t i = first_i + k * WARPS_LANES;
+                    const float value = i < in ? share * gpt_load(a.x, type, x + i) : 0;
+                    for (int o = 0; o < O; o++)
+                        if (first_o + o < out)
+                            sums[o][k] += value * gpt_load(a.y, type, y + first_o + o);
+                }
+            }
+        }
+        for (int o = 0; o < O; o++)
+            for (int k = 0; k < I; k++) {
+                const int64_t i = first_i + k * WARPS_LANES, at = (expert * out + first_o + o) * in;
+                if (first_o + o < out && i < in) ((float*)a.dweight)[at + i] += sums[o][k];
+            }
+    }
+}
+
 /* ---- matrix products ------------------------------------------------------------------------- */
 
 /* y = or += x W^T; dx = or += dy W; dW += dy^T x.  W is (outputs, inputs). */
@@ -1029,6 +1154,17 @@ static memo_status gpt_cuda_adamw(gpt_cuda_kernels* c, memo_stream stream, const
                                     : GPT_LAUNCH(a->n, gpt_adamw_kernel<1>, *a, c->type);
 }
 
+static memo_status gpt_cuda_experts_backward(gpt_cuda_kernels* c, memo_stream stream,
+                                             const gpt_experts_args* a, memo_error* error) {
+    const int64_t n_rows = gpt_count(a->rows),
+                  n_weights = a->n_experts * a->n_outputs * a->n_inputs;
+    if (a->dweight && GPT_LAUNCH(n_weights, gpt_experts_weights_kernel, *a, c->type))
+        return error->status;
+    return a->spreads ? GPT_LAUNCH(n_rows * a->n_inputs, gpt_experts_narrow_kernel, *a, c->type)
+                      : GPT_LAUNCH(n_rows * a->n_chosen * WARPS_LANES, gpt_experts_wide_kernel, *a,
+                                   c->type);
+}
+
 static memo_status gpt_cuda_attend(gpt_cuda_kernels* c, memo_stream stream, gpt_kind kind,
                                    const gpt_attention_args* a, memo_error* error) {
     const gpt_attention_shape* s = &a->shape;
@@ -1095,6 +1231,15 @@ static memo_status gpt_cuda_enqueue(void* context, memo_stream stream, const gpt
     case GPT_KIND_ROPE_TABLE:
         return GPT_LAUNCH(a.rope_table.n_positions * a.rope_table.head_size / 2,
                           gpt_rope_table_kernel, a.rope_table);
+    case GPT_KIND_ROUTE:
+        return GPT_LAUNCH(gpt_count(a.route.rows), gpt_route_kernel, a.route, c->type);
+    case GPT_KIND_ROUTE_BACKWARD:
+        return GPT_LAUNCH(gpt_count(a.route.rows), gpt_route_backward_kernel, a.route, c->type);
+    case GPT_KIND_EXPERTS:
+        return GPT_LAUNCH(gpt_count(a.experts.rows) * a.experts.n_outputs * WARPS_LANES *
+                              (a.experts.spreads ? a.experts.n_chosen : 1),
+                          gpt_experts_kernel, a.experts, c->type);
+    case GPT_KIND_EXPERTS_BACKWARD: return gpt_cuda_experts_backward(c, stream, &a.experts, error);
     case GPT_KIND_SPREAD: return GPT_LAUNCH(a.spread.n, gpt_spread_kernel, a.spread, c->type);
     case GPT_KIND_SPREAD_BACKWARD:
         return GPT_LAUNCH(a.spread.n, gpt_spread_backward_kernel, a.spread);

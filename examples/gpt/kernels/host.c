@@ -11,7 +11,12 @@ __typeof__(cblas_sgemm)* gpt_blas_gemm;
 
 /* Pieces of an operation that threads share: rows, if the operation treats each row alone; outputs,
  * for the gradient of a weight; elements. */
-enum { GPT_PIECE_ROWS = 64, GPT_PIECE_OUTPUTS = 48, GPT_PIECE_ELEMENTS = 8192 /* whole blocks */ };
+enum {
+    GPT_PIECE_ROWS = 64,
+    GPT_PIECE_OUTPUTS = 48,
+    GPT_PIECE_ELEMENTS = 8192, /* whole blocks */
+    GPT_PIECE_ROUTED = 256     /* rows for which all experts are read */
+};
 
 /* ---- linear: y = x W^T ---- */
 
@@ -217,6 +222,131 @@ static void gpt_rope_table_run(const gpt_rope_table_args* a) {
     }
 }
 
+/* ---- experts ---- */
+
+static void gpt_route_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_route_args* a = (const gpt_route_args*)pointer;
+    for (int64_t row = begin - a->rows.begin; row < end - a->rows.begin; row++) {
+        gpt_real* routes = gpt_out(a->routes, row * 2 * a->n_chosen);
+        if (a->dlogits)
+            gpt_route_backward(a->dlogits, a->logits, GPT_REAL_TYPE, row * a->n_experts, routes,
+                               gpt_in(a->dshares, row * a->n_chosen), a->n_experts, a->n_chosen,
+                               a->is_normed);
+        else
+            gpt_route(routes, a->logits, GPT_REAL_TYPE, row * a->n_experts, a->n_experts,
+                      a->n_chosen, a->is_normed);
+    }
+}
+
+/* Up to GPT_ROUTED_MAX rows of an expert, in order: their place in the narrow tensor, a row, and in
+ * the wide one, chosen times a row; and the share. */
+enum { GPT_ROUTED_MAX = 128 };
+typedef struct gpt_routed {
+    int64_t n, narrow[GPT_ROUTED_MAX], wide[GPT_ROUTED_MAX];
+    gpt_real share[GPT_ROUTED_MAX];
+} gpt_routed;
+
+/* Rows from *row on, which becomes the next one; they are numbered from 0. */
+static void gpt_find_routed(const gpt_experts_args* a, int64_t expert, int64_t* row, int64_t end,
+                            gpt_routed* found) {
+    found->n = 0;
+    for (; *row < end && found->n < GPT_ROUTED_MAX; ++*row) {
+        const gpt_real* routes = gpt_in(a->routes, *row * 2 * a->n_chosen);
+        int64_t j = 0;
+        while (j < a->n_chosen && gpt_route_expert(routes, j) != expert) j++;
+        if (j == a->n_chosen) continue;
+        found->narrow[found->n] = *row;
+        found->wide[found->n] = *row * a->n_chosen + j;
+        found->share[found->n++] = routes[a->n_chosen + j];
+    }
+}
+
+/* to_i += factor_i from_i op(W) for rows i, which lie anywhere: op(W) is W, (n_from, n_to), or the
+ * transpose of (n_to, n_from).  A row's sums have one order, whatever rows are beside it. */
+static void gpt_routed_product(int64_t n, gpt_real* to, const int64_t* to_rows, int64_t n_to,
+                               const gpt_real* from, const int64_t* from_rows, int64_t n_from,
+                               const gpt_real* factors, const gpt_real* weight, int is_transposed) {
+    gpt_real panel[GPT_GEMM_K * GPT_GEMM_N] = {0};
+    const int64_t row = is_transposed ? 1 : n_to, column = is_transposed ? n_from : 1;
+    for (int64_t j0 = 0; j0 < n_to && n; j0 += GPT_GEMM_N)
+        for (int64_t p0 = 0; p0 < n_from; p0 += GPT_GEMM_K) {
+            const int64_t width = gpt_min(n_to - j0, GPT_GEMM_N),
+                          depth = gpt_min(n_from - p0, GPT_GEMM_K);
+            for (int64_t j = 0; j < width; j++)
+                for (int64_t p = 0; p < depth; p++)
+                    panel[p * GPT_GEMM_N + j] = weight[(p0 + p) * row + (j0 + j) * column];
+            for (int64_t i = 0; i < n; i++) {
+                const gpt_real* x = from + from_rows[i] * n_from + p0;
+                gpt_real *y = to + to_rows[i] * n_to + j0, sums[GPT_GEMM_N] = {0};
+                for (int64_t p = 0; p < depth; p++)
+                    for (int j = 0; j < GPT_GEMM_N; j++)
+                        sums[j] = GPT_FMA(x[p], panel[p * GPT_GEMM_N + j], sums[j]);
+                for (int64_t j = 0; j < width; j++) y[j] += (factors ? factors[i] : 1) * sums[j];
+            }
+        }
+}
+
+/* The wide tensor has a row for each expert of a token. */
+static void gpt_experts_rows(const void* pointer, int64_t begin, int64_t end) {
+    const gpt_experts_args* a = (const gpt_experts_args*)pointer;
+    const int64_t in = a->n_inputs, out = a->n_outputs;
+    const int64_t first = begin - a->rows.begin, last = end - a->rows.begin;
+    const int64_t n_to = a->dx ? in : out, n_from = a->dx ? out : in;
+    const int to_wide = a->dx ? !a->spreads : a->spreads;
+    gpt_real* to = gpt_out(a->dx ? a->dx : a->y, 0);
+    const gpt_real* from = gpt_in(a->dx ? a->y : a->x, 0);
+    const int64_t n = n_to * (to_wide ? a->n_chosen : 1);
+    gpt_routed found;
+    memset(to + first * n, 0, (size_t)((last - first) * n) * sizeof *to);
+    for (int64_t e = 0; e < a->n_experts; e++)
+        for (int64_t row = first; row < last;) {
+            gpt_find_routed(a, e, &row, last, &found);
+            /* The share of a backward comes later: its own gradient needs the product without it. */
+            gpt_routed_product(found.n, to, to_wide ? found.wide : found.narrow, n_to, from,
+                               to_wide ? found.narrow : found.wide, n_from,
+                               a->spreads || a->dx ? NULL : found.share,
+                               gpt_in(a->weight, e * in * out), !a->dx);
+        }
+
+    for (int64_t i = first * a->n_chosen; i < last * a->n_chosen && a->dx && !a->spreads; i++) {
+        const gpt_real share =
+            *gpt_in(a->routes, (2 * (i / a->n_chosen) + 1) * a->n_chosen + i % a->n_chosen);
+        *gpt_out(a->dshares, i) = gpt_dot(to + i * in, gpt_in(a->x, i * in), in);
+        for (int64_t c = 0; c < in; c++) to[i * in + c] *= share;
+    }
+}
+
+/* dW of experts [expert, end): += dy_i^T x_i over their rows, in order. */
+static void gpt_experts_weights(const void* pointer, int64_t expert, int64_t end) {
+    const gpt_experts_args* a = (const gpt_experts_args*)pointer;
+    const int64_t in = a->n_inputs, out = a->n_outputs;
+    gpt_routed found;
+    for (; expert < end; expert++)
+        for (int64_t row = 0; row < gpt_count(a->rows);) {
+            gpt_real* to = gpt_out(a->dweight, expert * in * out);
+            gpt_find_routed(a, expert, &row, gpt_count(a->rows), &found);
+            const int64_t* of_y = a->spreads ? found.wide : found.narrow;
+            const int64_t* of_x = a->spreads ? found.narrow : found.wide;
+            for (int64_t o = 0; o < out && found.n; o++)
+                for (int64_t c0 = 0; c0 < in; c0 += GPT_GEMM_N) {
+                    const int64_t width = gpt_min(in - c0, GPT_GEMM_N);
+                    gpt_real sums[GPT_GEMM_N] = {0};
+                    for (int64_t i = 0; i < found.n; i++) {
+                        const gpt_real dy =
+                            *gpt_in(a->y, of_y[i] * out + o) * (a->spreads ? 1 : found.share[i]);
+                        const gpt_real* x = gpt_in(a->x, of_x[i] * in + c0);
+                        for (int64_t c = 0; c < width; c++) sums[c] = GPT_FMA(dy, x[c], sums[c]);
+                    }
+                    for (int64_t c = 0; c < width; c++) to[o * in + c0 + c] += sums[c];
+                }
+        }
+}
+
+static void gpt_experts_run(const gpt_experts_args* a) {
+    if (a->dweight) gpt_over(gpt_experts_weights, a, 0, a->n_experts, 1);
+    gpt_over(gpt_experts_rows, a, a->rows.begin, a->rows.end, GPT_PIECE_ROUTED);
+}
+
 /* ---- rows that take turns ---- */
 
 static void gpt_spread_run(const gpt_spread_args* a, int is_backward) {
@@ -298,6 +428,10 @@ static void gpt_host_compute(const gpt_op* op) {
         gpt_over(gpt_initial_elements, &op->args, 0, op->args.initial.n, GPT_PIECE_ELEMENTS);
         break;
     case GPT_KIND_ROPE_TABLE: gpt_rope_table_run(&op->args.rope_table); break;
+    case GPT_KIND_ROUTE:
+    case GPT_KIND_ROUTE_BACKWARD: gpt_over_rows(gpt_route_rows, op, op->args.route.rows); break;
+    case GPT_KIND_EXPERTS:
+    case GPT_KIND_EXPERTS_BACKWARD: gpt_experts_run(&op->args.experts); break;
     case GPT_KIND_SPREAD:
     case GPT_KIND_SPREAD_BACKWARD:
         gpt_spread_run(&op->args.spread, op->kind == GPT_KIND_SPREAD_BACKWARD);

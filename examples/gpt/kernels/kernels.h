@@ -156,6 +156,10 @@ typedef enum gpt_kind {
     GPT_KIND_ADAMW,              /* gpt_adamw_args */
     GPT_KIND_INITIAL,            /* gpt_initial_args: initial values of a parameter */
     GPT_KIND_ROPE_TABLE,         /* gpt_rope_table_args: cosines and sines */
+    GPT_KIND_ROUTE,              /* gpt_route_args: sets routes */
+    GPT_KIND_ROUTE_BACKWARD,     /* sets dlogits */
+    GPT_KIND_EXPERTS,            /* gpt_experts_args: y = products of each row's experts */
+    GPT_KIND_EXPERTS_BACKWARD,   /* sets dx and dshares, adds to dW */
     GPT_KIND_SPREAD,             /* gpt_spread_args: rows of wide = narrow, the others 0 */
     GPT_KIND_SPREAD_BACKWARD,    /* narrow += these rows of wide */
     GPT_N_KINDS
@@ -346,6 +350,36 @@ typedef struct gpt_rope_table_args {
     gpt_rope_law law;
 } gpt_rope_table_args;
 
+/* The experts of a row: those with the n_chosen largest logits, the smaller number first of equal
+ * ones.  Their shares are softmax(logits), of all or, if is_normed, of these.  routes has the numbers
+ * of the experts, and then their shares. */
+typedef struct gpt_route_args {
+    void* routes;        /* (rows, 2 chosen), sums; backward: only read */
+    const void* logits;  /* (rows, experts) */
+    void* dlogits;       /* (rows, experts); backward alone, as the next */
+    const void* dshares; /* (rows, chosen), sums */
+    gpt_rows rows;
+    int64_t n_experts, n_chosen;
+    int32_t is_normed;
+} gpt_route_args;
+
+/* Products with the weights of each row's experts; W_e is (outputs, inputs), of expert e.
+ *
+ *   spreads 1:  y_j = x W_e^T, j from 0 to chosen, side by side in a row
+ *           0:  y = the sum over j of share_j x_j W_e^T, where x_j lie side by side */
+typedef struct gpt_experts_args {
+    void* y;       /* (rows, outputs); spreads: (rows, chosen * outputs); backward: dy, only read */
+    const void* x; /* (rows, chosen * inputs); spreads: (rows, inputs) */
+    void* dx;      /* as x; backward alone, as the next two */
+    void* dshares; /* (rows, chosen), sums; NULL if spreads */
+    void* dweight; /* (experts, outputs, inputs), sums; NULL: not computed */
+    const void* weight; /* (experts, outputs, inputs) */
+    const void* routes; /* (rows, 2 chosen), sums */
+    gpt_rows rows;
+    int64_t n_experts, n_chosen, n_outputs, n_inputs;
+    int32_t spreads;
+} gpt_experts_args;
+
 /* Row i of narrow is row i * n_turns + turn of wide. */
 typedef struct gpt_spread_args {
     void* wide;           /* (rows * n_turns, columns); backward: sums, only read */
@@ -394,6 +428,8 @@ typedef struct gpt_op {
         gpt_adamw_args adamw;
         gpt_initial_args initial;
         gpt_rope_table_args rope_table;
+        gpt_route_args route;
+        gpt_experts_args experts;
         gpt_spread_args spread;
     } args; /* of the kind */
 } gpt_op;

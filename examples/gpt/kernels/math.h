@@ -507,6 +507,60 @@ GPT_INLINE void gpt_swiglu_slopes(gpt_real* up, gpt_real* gate, gpt_real dy) {
     *up = d_up;
 }
 
+/* ---- experts of a row ------------------------------------------------------------------------ */
+
+/* Element of routes: of expert j of those chosen, its number or its share. */
+GPT_INLINE int64_t gpt_route_expert(const gpt_real* routes, int64_t j) {
+    return (int64_t)routes[j];
+}
+
+/* A row of routes.  Each expert that is chosen is the largest behind the one before: smaller, or
+ * equal with a larger number. */
+GPT_INLINE void gpt_route(gpt_real* routes, const void* logits, memo_type type, int64_t at,
+                          int64_t n_experts, int64_t n_chosen, int is_normed) {
+    gpt_real largest = 0, sum = 0;
+    for (int64_t j = 0; j < n_chosen; j++) {
+        const int64_t before = j ? gpt_route_expert(routes, j - 1) : -1;
+        const gpt_real bound = j ? gpt_load(logits, type, at + before) : 0;
+        int64_t best = -1;
+        gpt_real most = 0;
+        for (int64_t e = 0; e < n_experts; e++) {
+            const gpt_real logit = gpt_load(logits, type, at + e);
+            if (j && !(logit < bound || (logit <= bound && e > before))) continue;
+            if (best >= 0 && !(logit > most)) continue;
+            best = e;
+            most = logit;
+        }
+        if (best < 0) best = j; /* of logits that are not numbers */
+        if (!j) largest = most;
+        routes[j] = (gpt_real)best;
+        routes[n_chosen + j] = gpt_exp(most - largest);
+        sum += routes[n_chosen + j];
+    }
+    if (!is_normed) sum = 0;
+    for (int64_t e = 0; e < n_experts && !is_normed; e++)
+        sum += gpt_exp(gpt_load(logits, type, at + e) - largest);
+    for (int64_t j = 0; j < n_chosen; j++) routes[n_chosen + j] /= sum;
+}
+
+/* A row of the gradient of the logits. */
+GPT_INLINE void gpt_route_backward(void* dlogits, const void* logits, memo_type type, int64_t at,
+                                   const gpt_real* routes, const gpt_real* dshares,
+                                   int64_t n_experts, int64_t n_chosen, int is_normed) {
+    gpt_real along = 0;
+    for (int64_t j = 0; j < n_chosen; j++) along += routes[n_chosen + j] * dshares[j];
+    const int64_t first = gpt_route_expert(routes, 0);
+    const gpt_real share0 = routes[n_chosen], logit0 = gpt_load(logits, type, at + first);
+    for (int64_t e = 0; e < n_experts; e++) {
+        const gpt_real share =
+            is_normed ? 0 : share0 * gpt_exp(gpt_load(logits, type, at + e) - logit0);
+        gpt_store(dlogits, type, at + e, -share * along);
+    }
+    for (int64_t j = 0; j < n_chosen; j++)
+        gpt_store(dlogits, type, at + gpt_route_expert(routes, j),
+                  routes[n_chosen + j] * (dshares[j] - along));
+}
+
 /* ---- softmax and cross-entropy, fused with their gradient ---------------------------------- */
 
 /* Replaces a row's logits by scale * d(loss) / d(logits).  Returns scale * loss, in nats. */

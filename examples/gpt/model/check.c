@@ -1,3 +1,4 @@
+#include "gpt/model/experts.h"
 #include "gpt/model/lora.h"
 #include "host_attention.h"
 
@@ -220,6 +221,7 @@ memo_status gpt_check_config(const gpt_config* config, memo_error* error) {
     if (!status) status = gpt_check_ranks(config, error);
     if (!status) status = gpt_check_tensor(config, error);
     if (!status) status = gpt_check_degrees(config, error);
+    if (!status) status = gpt_experts_check(config, error);
     if (!status) status = gpt_lora_check(config, error);
     if (!status) status = gpt_check_states(config, error);
     return status ? status : gpt_check_slices(config, error);

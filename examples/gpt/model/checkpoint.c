@@ -65,15 +65,21 @@ static int64_t gpt_file_architecture(const gpt_config* c) {
                               (double)c->lora.rank,
                               c->lora.alpha,
                               (double)gpt_lora_targets(&c->lora)};
+    const double of_experts[] = {(double)c->experts.n, (double)c->experts.n_chosen,
+                                 (double)c->experts.is_normed};
     uint64_t digest = 0, bits;
     const size_t n = sizeof numbers / sizeof *numbers - (c->lora.rank ? 0 : 3);
     for (size_t i = 0; i < n; i++) {
         memcpy(&bits, &numbers[i], sizeof bits);
         digest = gpt_mix(digest ^ bits);
     }
+    for (int i = 0; i < 3 && c->experts.n; i++) {
+        memcpy(&bits, &of_experts[i], sizeof bits);
+        digest = gpt_mix(digest ^ bits);
+    }
     const int is_plain = c->hidden == c->n_heads * gpt_head_size(c) && !c->has_biases &&
                          !c->has_head_norms && !c->is_tied && !(c->norm_epsilon > 0) &&
-                         !(c->rope.theta > 0) && !c->rope.kind && !c->lora.rank;
+                         !(c->rope.theta > 0) && !c->rope.kind && !c->lora.rank && !c->experts.n;
     return is_plain ? 0 : (int64_t)(digest >> 1);
 }
 

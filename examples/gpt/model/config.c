@@ -96,14 +96,14 @@ static void gpt_config_expect_false(gpt_config_reader* r, const char* field) {
     gpt_config_expect(r, field, !gpt_config_flag(r, field, 0), "false");
 }
 
-static const char* const gpt_families[] = {"llama", "qwen2", "qwen3"};
+static const char* const gpt_families[] = {"llama", "qwen2", "qwen3", "qwen3_moe"};
 MEMOB_TABLE_OF(GPT_N_FAMILIES, gpt_families);
 
 static gpt_family gpt_config_family(gpt_config_reader* r) {
     const cJSON* item = gpt_config_find(r, "model_type");
     for (int i = 0; i < GPT_N_FAMILIES && cJSON_IsString(item); i++)
         if (!strcmp(item->valuestring, gpt_families[i])) return (gpt_family)i;
-    gpt_config_expect(r, "model_type", 0, "llama, qwen2 or qwen3");
+    gpt_config_expect(r, "model_type", 0, "llama, qwen2, qwen3 or qwen3_moe");
     return GPT_FAMILY_LLAMA;
 }
 
@@ -161,8 +161,28 @@ static void gpt_config_refuse(gpt_config_reader* r, gpt_family family) {
     }
     gpt_config_expect(r, "quantization_config", !gpt_config_find(r, "quantization_config"),
                       "weights that are not quantized, without this field,");
-    gpt_config_expect(r, "num_experts", !gpt_config_find(r, "num_experts"),
-                      "a model without experts");
+    if (family != GPT_FAMILY_QWEN3_MOE)
+        gpt_config_expect(r, "num_experts", !gpt_config_find(r, "num_experts"),
+                          "a model without experts");
+}
+
+/* All layers have experts, and the loss is that of tokens alone. */
+static void gpt_config_take_experts(gpt_config_reader* r, gpt_config* config) {
+    const cJSON *step = gpt_config_find(r, "decoder_sparse_step"),
+                *dense = gpt_config_find(r, "mlp_only_layers");
+    int64_t number = 1;
+    gpt_config_expect(r, "decoder_sparse_step",
+                      !step || (gpt_json_whole(step, &number) && number == 1), "1");
+    gpt_config_expect(r, "mlp_only_layers", !dense || !cJSON_GetArraySize(dense), "[]");
+    gpt_config_expect_false(r, "output_router_logits"); /* adds router_aux_loss_coef times a loss */
+    /* Versions of transformers from 5 on write num_local_experts. */
+    config->experts.n = gpt_config_count(
+        r, gpt_config_find(r, "num_experts") ? "num_experts" : "num_local_experts", 4096, 128);
+    config->experts.n_chosen = gpt_config_count(r, "num_experts_per_tok", 4096, 8);
+    config->experts.is_normed = gpt_config_flag(r, "norm_topk_prob", 0);
+    config->mlp_columns = gpt_config_count(r, "moe_intermediate_size", 1048576, 768);
+    if (!r->status && config->experts.n_chosen > config->experts.n)
+        gpt_config_bad(r, MEMO_STATUS_FORMAT, "num_experts_per_tok", "above num_experts");
 }
 
 /* Takes the fields of r->json. */
@@ -172,23 +192,28 @@ static void gpt_config_take(gpt_config_reader* r, gpt_config* config, gpt_model_
 
     /* Numbers, with the defaults of transformers where a field may be absent. */
     file->family = gpt_config_family(r);
+    const int has_experts = file->family == GPT_FAMILY_QWEN3_MOE,
+              is_qwen3 = file->family == GPT_FAMILY_QWEN3 || has_experts;
     gpt_config_refuse(r, file->family);
     config->n_layers = gpt_config_count(r, "num_hidden_layers", 4096, 0);
     config->hidden = gpt_config_count(r, "hidden_size", 65536, 0);
     config->n_heads = gpt_config_count(r, "num_attention_heads", 4096, 0);
     config->n_kv_heads = gpt_config_count(r, "num_key_value_heads", 4096, config->n_heads);
+    config->head_size = 0; /* absent of Qwen3 MoE: hidden over heads, as transformers takes it */
     if (file->family == GPT_FAMILY_QWEN3 || gpt_config_find(r, "head_dim"))
         config->head_size =
             gpt_config_count(r, "head_dim", 8192, file->family == GPT_FAMILY_QWEN3 ? 128 : 0);
-    else
-        config->head_size = 0;
     config->vocabulary = gpt_config_count(r, "vocab_size", 16777216, 0);
     config->mlp = GPT_MLP_SWIGLU;
-    config->mlp_columns = gpt_config_count(r, "intermediate_size", 1048576, 0);
+    memset(&config->experts, 0, sizeof config->experts);
+    if (has_experts)
+        gpt_config_take_experts(r, config);
+    else
+        config->mlp_columns = gpt_config_count(r, "intermediate_size", 1048576, 0);
     config->norm_epsilon = gpt_config_real(r, r->json, "rms_norm_eps", 1e-6);
     config->rope = gpt_config_rope(r);
     config->has_biases = file->family == GPT_FAMILY_QWEN2;
-    config->has_head_norms = file->family == GPT_FAMILY_QWEN3;
+    config->has_head_norms = is_qwen3;
     config->is_tied = gpt_config_flag(r, "tie_word_embeddings", 0);
 
     end = gpt_config_find(r, "eos_token_id");

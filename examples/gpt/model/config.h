@@ -1,5 +1,5 @@
-/* config.h - the file config.json of a model: Llama 2 and 3, Qwen2 and Qwen3 without experts, as
- * the library transformers writes it.
+/* config.h - the file config.json of a model: Llama 2 and 3, Qwen2, Qwen3 and Qwen3 MoE, as the
+ * library transformers writes it.
  *
  * Fields that change what a model computes are read, or refused by name; others are ignored. */
 #ifndef GPT_CONFIG_H
@@ -11,6 +11,7 @@ typedef enum gpt_family {
     GPT_FAMILY_LLAMA = 0,
     GPT_FAMILY_QWEN2,
     GPT_FAMILY_QWEN3,
+    GPT_FAMILY_QWEN3_MOE,
     GPT_N_FAMILIES
 } gpt_family;
 
@@ -20,7 +21,7 @@ typedef struct gpt_model_file {
 } gpt_model_file;
 
 /* Reads FOLDER/config.json.  Sets the fields of the model's shape: n_layers, hidden, n_heads,
- * n_kv_heads, head_size, vocabulary, mlp, mlp_columns, norm_epsilon, rope, has_biases,
+ * n_kv_heads, head_size, vocabulary, mlp, mlp_columns, experts, norm_epsilon, rope, has_biases,
  * has_head_norms, is_tied.  The others keep their values.  Errors: IO, FORMAT, UNSUPPORTED (with
  * the field; or the program has no cJSON). */
 memo_status gpt_read_config(const char* folder, gpt_config* config, gpt_model_file* file,

@@ -236,8 +236,8 @@ void gpt_begin_phase(gpt_model* model, int32_t layer, const char* phase) {
 
 /* ---- operations: their operands, announced and enqueued -------------------------------------- */
 
-/* Operands: rows of a tensor; sums; numbers of a micro-batch's rows. */
-static void gpt_use_rows(gpt_op* op, int uses, const void* place, gpt_array x, gpt_rows rows) {
+/* Operands: rows of a tensor; numbers of a micro-batch's rows. */
+void gpt_use_rows(gpt_op* op, int uses, const void* place, gpt_array x, gpt_rows rows) {
     assert(rows.begin >= x.begin || gpt_count(rows) <= 0);
     gpt_use(op, uses, place, gpt_at(x, rows.begin), x.type, gpt_count(rows) * x.n_columns);
 }
@@ -343,13 +343,12 @@ static char* gpt_base_gradient(const gpt_model* model, int32_t layer, int w) {
                : gpt_gradient(model, gpt_begin_of(model, layer, w));
 }
 
-/* Operands: n elements of a weight of a layer, and the sums of their gradients, unless it is frozen. */
-static void gpt_use_weight(gpt_model* model, gpt_op* op, const void* place, int32_t layer, int w,
-                           int64_t n) {
+void gpt_use_weight(gpt_model* model, gpt_op* op, const void* place, int32_t layer, int w,
+                    int64_t n) {
     gpt_use(op, GPT_READ, place, gpt_base_weight(model, layer, w), model->config.type, n);
 }
-static void gpt_use_gradient(gpt_model* model, gpt_op* op, const void* place, int32_t layer, int w,
-                             int64_t n) {
+void gpt_use_gradient(gpt_model* model, gpt_op* op, const void* place, int32_t layer, int w,
+                      int64_t n) {
     if (!model->config.lora.rank)
         gpt_use_sums(model, op, GPT_WRITTEN, place, gpt_base_gradient(model, layer, w), n);
 }
@@ -357,10 +356,10 @@ static void gpt_use_gradient(gpt_model* model, gpt_op* op, const void* place, in
 /* ---- linear: y = x W^T ---------------------------------------------------------------------- */
 
 /* The names of operations with a weight. */
-static const char* const gpt_w_names[] = {"embedding",  "norm1",      "query",      "key",
-                                          "value",      "query bias", "key bias",   "value bias",
-                                          "query norm", "key norm",   "projection", "norm2",
-                                          "up",         "down",       "norm",       "logits"};
+static const char* const gpt_w_names[] = {
+    "embedding", "norm1",      "query",      "key",      "value",      "query bias",
+    "key bias",  "value bias", "query norm", "key norm", "projection", "norm2",
+    "router",    "up",         "down",       "norm",     "logits"};
 MEMOB_TABLE_OF(GPT_N_W, gpt_w_names);
 
 static gpt_op gpt_product_op(const gpt_model* model, const gpt_product* p, gpt_kind kind,
@@ -666,7 +665,8 @@ gpt_shapes gpt_shapes_make(const gpt_config* config) {
     shapes.vocabulary = gpt_vocabulary(config);
     shapes.wide = whole.wide;
     shapes.up = whole.up;
-    shapes.largest_weight = w.q > w.up ? w.q : w.up;
+    const int64_t of_experts = gpt_n_experts(config) * w.up / gpt_n_chosen(config);
+    shapes.largest_weight = w.q > of_experts ? w.q : of_experts;
     if (shapes.largest_weight < shapes.vocabulary) shapes.largest_weight = shapes.vocabulary;
     shapes.largest_weight *= hidden;
     shapes.over_ranks = gpt_sp_desc(config, &share, gpt_n_slices(config) - 1);

@@ -378,8 +378,15 @@ static inline char* gpt_at(gpt_array x, int64_t row) {
 static inline int64_t gpt_bytes(gpt_array x, gpt_rows rows) {
     return gpt_count(rows) * x.n_columns * memo_type_bytes(x.type);
 }
+/* Operands: rows of a tensor; sums; n elements of a weight of a layer; the sums of their gradients,
+ * unless it is frozen. */
+void gpt_use_rows(gpt_op* op, int uses, const void* place, gpt_array x, gpt_rows rows);
 void gpt_use_sums(gpt_model* model, gpt_op* op, int uses, const void* place, const void* address,
                   int64_t n);
+void gpt_use_weight(gpt_model* model, gpt_op* op, const void* place, int32_t layer, int w,
+                    int64_t n);
+void gpt_use_gradient(gpt_model* model, gpt_op* op, const void* place, int32_t layer, int w,
+                      int64_t n);
 
 /* An operation that reads a range and writes another, such as a collective. */
 void gpt_announce_ranges(gpt_model* model, const char* what, const void* from, int64_t from_bytes,

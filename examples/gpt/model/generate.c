@@ -189,6 +189,8 @@ memo_status gpt_generate(gpt_model* model, const uint8_t* text, int64_t n_text, 
         return gpt_unsupported(error, "only a model of bytes, vocabulary 256, continues a text");
     if (model->config.has_biases || model->config.has_head_norms)
         return gpt_unsupported(error, "a model with biases or norms of heads continues no text");
+    if (model->config.experts.n)
+        return gpt_unsupported(error, "a model with experts continues no text");
     if (model->config.lora.rank)
         return gpt_unsupported(error, "a model with adapters continues no text");
     if (n_text < 1 || n_new < 0)

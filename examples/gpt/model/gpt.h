@@ -49,6 +49,15 @@ typedef struct gpt_lora {
     uint32_t targets; /* bit i: products i of lora.h have adapters; 0: all */
 } gpt_lora;
 
+/* A mixture of experts, as Qwen3's: n MLPs in place of one.  A router gives each token a share of each,
+ * softmax(W x); the token goes through the n_chosen with the largest shares, which weigh their
+ * outputs.  experts.h. */
+typedef struct gpt_experts {
+    int32_t n; /* 0: one MLP for all tokens */
+    int32_t n_chosen;
+    int32_t is_normed; /* the shares of those that are chosen are divided by their sum */
+} gpt_experts;
+
 /* The gradient whose norm gpt_update_values.clip limits.  LAYER and BEFORE are other trainings
  * than STEP: they need no norm of a step that is not over, so that a layer can be updated in its last
  * backward. */
@@ -66,7 +75,9 @@ typedef struct gpt_config {
     int64_t sequence, batch;     /* a micro-batch has batch * sequence rows (tokens) */
     int32_t vocabulary;          /* tokens are int32_t below it; 0: tokens are bytes */
     gpt_mlp mlp;
-    int32_t mlp_columns; /* of the MLP's activation; 0: 4 hidden, as GPT-2 and PaLM */
+    int32_t
+        mlp_columns; /* of the MLP's activation, or an expert's; 0: 4 hidden, as GPT-2 and PaLM */
+    gpt_experts experts;
     /* As Qwen2: q, k and v have biases.  As Qwen3: q and k of each head are normed before RoPE.
      * As many small models: the embedding's table is also the classifier. */
     int32_t has_biases, has_head_norms, is_tied;
@@ -178,6 +189,8 @@ int64_t gpt_n_rows(const gpt_config* config);
  * these alone.  Each tensor begins at a multiple of gpt_unit (layout.h).  Each bucket (embedding, a layer, final norm
  * with classifier) splits evenly among the ranks. */
 int64_t gpt_n_parameters(const gpt_config* config);
+/* Of a model without adapters: those that a token's products read, not those of other experts. */
+int64_t gpt_n_parameters_of_token(const gpt_config* config);
 
 /* The tensors in that array: 0 is the embedding; those of each layer follow, 8 or more, then final
  * norm and, unless it is tied, classifier.  Of adapters: A and B of each product, layer by layer. */
@@ -191,6 +204,7 @@ typedef struct gpt_parameter {
     int32_t degree;            /* ranks that split it, side by side; 1: each has a copy */
     double initial_std, initial_mean;
     int32_t is_uniform; /* as in gpt_initial_args */
+    int32_t n_matrices; /* of experts, equally large, one after the other; otherwise 1 */
     int32_t decays;     /* 0: no weight decay: weights of norms, biases */
     int32_t is_partial; /* of a layer: each tensor rank has a partial gradient */
 } gpt_parameter;

@@ -1,5 +1,7 @@
 #include "gpt/model/layer.h"
 
+#include "gpt/model/experts.h"
+
 /* ---- addresses of tensors ------------------------------------------------------------------ */
 
 gpt_array gpt_skeletal(const gpt_model* model, int32_t layer, int tensor, int64_t begin) {
@@ -91,7 +93,8 @@ void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_
     gpt_get_tensors(model, layer, t);
     gpt_norm(model, layer, GPT_W_NORM2, NULL, t[GPT_NORM2], t[GPT_RSTD2], t[GPT_MIDDLE],
              need[GPT_NORM2]);
-    gpt_linear(model, layer, GPT_W_UP, t[GPT_UP], t[GPT_NORM2], need[GPT_UP]);
+    gpt_route_rows_of(model, layer, t[GPT_ROUTER], t[GPT_ROUTES], t[GPT_NORM2], need[GPT_ROUTER]);
+    gpt_mlp_product(model, layer, GPT_W_UP, t[GPT_UP], t[GPT_NORM2], t[GPT_ROUTES], need[GPT_UP]);
     gpt_activate(model, t[GPT_ACTIVATED], t[GPT_UP], NULL, need[GPT_ACTIVATED]);
 }
 
@@ -123,8 +126,10 @@ void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_array d
     /* down and the activation. */
     gpt_array masked = gpt_take(model, rows, hidden);
     gpt_drop_elements(model, masked, dx, NULL, layer, GPT_SITE_MLP, rows);
+    gpt_array d_logits = gpt_take_at_end(model, rows, model->config.experts.n);
     gpt_array d_activated = gpt_take_at_end(model, rows, w.wide);
-    gpt_linear_back(model, layer, GPT_W_DOWN, d_activated, masked, t[GPT_ACTIVATED], 1, rows);
+    gpt_mlp_product_back(model, layer, GPT_W_DOWN, d_activated, masked, t[GPT_ACTIVATED], t,
+                         d_logits, rows);
     gpt_give(model, masked);
     gpt_array d_up = gpt_take(model, rows, w.up);
     gpt_activate(model, d_up, d_activated, &t[GPT_UP], rows);
@@ -132,10 +137,10 @@ void gpt_backward_mlp(gpt_model* model, int32_t layer, gpt_array to, gpt_array d
 
     /* up and the norm. */
     gpt_array d_norm = gpt_take_at_end(model, rows, hidden);
-    gpt_linear_back(model, layer, GPT_W_UP, d_norm, d_up, t[GPT_NORM2], 1, rows);
+    gpt_mlp_product_back(model, layer, GPT_W_UP, d_norm, d_up, t[GPT_NORM2], t, d_logits, rows);
     gpt_give(model, d_up);
     gpt_norm(model, layer, GPT_W_NORM2, &to, d_norm, t[GPT_RSTD2], t[GPT_MIDDLE], rows);
-    gpt_give(model, d_norm);
+    gpt_give(model, d_logits); /* and d_norm */
 }
 
 /* A gradient takes the memory of a skeletal tensor of its size if nothing reads that again in this
@@ -252,7 +257,8 @@ void gpt_forward_plain(gpt_model* model, int32_t layer, gpt_array x) {
     GPT_EACH_PIECE(rows, all, gpt_mlp_rows(model)) {
         gpt_begin_chunk(model, layer, rows);
         gpt_array y = gpt_take(model, rows, model->config.hidden);
-        gpt_linear(model, layer, GPT_W_DOWN, y, gpt_tensor(model, layer, GPT_ACTIVATED), rows);
+        gpt_mlp_product(model, layer, GPT_W_DOWN, y, gpt_tensor(model, layer, GPT_ACTIVATED),
+                        gpt_tensor(model, layer, GPT_ROUTES), rows);
         gpt_drop_elements(model, x, gpt_tensor(model, layer, GPT_MIDDLE), &y, layer, GPT_SITE_MLP,
                           rows);
         gpt_give(model, y);

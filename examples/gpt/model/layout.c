@@ -38,7 +38,7 @@ static gpt_widths gpt_widths_at(const gpt_config* config, int32_t attention, int
     w.q = gpt_q_columns(config) / attention;
     w.kv = gpt_head_size(config) * config->n_kv_heads / attention;
     w.heads = config->n_heads / attention;
-    w.wide = gpt_wide(config) / mlp;
+    w.wide = gpt_n_chosen(config) * gpt_wide(config) / mlp;
     w.up = gpt_n_products(config) * w.wide;
     return w;
 }
@@ -60,6 +60,8 @@ static void gpt_fill_parameters(const gpt_config* config, gpt_widths w,
                                 gpt_parameter parameters[GPT_N_W]) {
     const int64_t h = config->hidden, all = gpt_vocabulary(config) * h, wide = gpt_wide(config);
     const int64_t q = gpt_q_columns(config), head = gpt_head_size(config);
+    const int64_t e = gpt_n_experts(config), n_chosen = gpt_n_chosen(config);
+    const int64_t one_up = w.up / n_chosen, one_wide = w.wide / n_chosen; /* of an expert */
     const int32_t attention = w.degrees[0], mlp = w.degrees[1];
     /* The two matrices that add to the residual stream start smaller, so that the sum over all
      * layers has the size of one (GPT-2). */
@@ -84,8 +86,9 @@ static void gpt_fill_parameters(const gpt_config* config, gpt_widths w,
         {"key norm", head, head, head, 0, 1, 0},
         {"projection", h * w.q, w.q, q, w.q, attention, residual_std},
         {"norm2", h, h, h, 0, 1, 0},
-        {"up", w.up * h, h, h, w.up * h, mlp, std},
-        {"down", h * w.wide, w.wide, wide, w.wide, mlp, residual_std},
+        {"router", e * h, h, h, 0, 1, std},
+        {"up", e * one_up * h, h, h, one_up * h, mlp, std},
+        {"down", e * h * one_wide, one_wide, wide, one_wide, mlp, residual_std},
         {"final norm", h, h, h, 0, 1, 0},
         {"classifier", all, h, h, 0, 1, std},
     };
@@ -101,6 +104,7 @@ static void gpt_fill_parameters(const gpt_config* config, gpt_widths w,
         p->stride = table[t].stride;
         p->step = table[t].step;
         p->degree = table[t].degree;
+        p->n_matrices = t == GPT_W_UP || t == GPT_W_DOWN ? (int32_t)e : 1;
         p->initial_std = table[t].std;
         p->initial_mean = gpt_is_norm(t) ? 1 : 0;
         p->decays = table[t].std > 0;
@@ -111,6 +115,7 @@ static void gpt_fill_parameters(const gpt_config* config, gpt_widths w,
 int gpt_has_parameter(const gpt_config* config, int w) {
     if (w >= GPT_W_QUERY_BIAS && w <= GPT_W_VALUE_BIAS) return config->has_biases;
     if (w == GPT_W_QUERY_NORM || w == GPT_W_KEY_NORM) return config->has_head_norms;
+    if (w == GPT_W_ROUTER) return config->experts.n > 0;
     return w != GPT_W_CLASSIFIER || !config->is_tied;
 }
 
@@ -146,6 +151,14 @@ gpt_layout gpt_layout_make(const gpt_config* config) {
 }
 
 int64_t gpt_n_parameters(const gpt_config* config) { return gpt_layout_make(config).n; }
+
+int64_t gpt_n_parameters_of_token(const gpt_config* config) {
+    const int64_t n = gpt_n_parameters(config), e = gpt_n_experts(config);
+    gpt_parameter parameters[GPT_N_W];
+    gpt_fill_parameters(config, gpt_even_widths(config), parameters);
+    return n - config->n_layers * (parameters[GPT_W_UP].n + parameters[GPT_W_DOWN].n) / e *
+                   (e - gpt_n_chosen(config));
+}
 
 int64_t gpt_n_parameter_tensors(const gpt_config* config) {
     const int64_t n_others = config->lora.rank ? 0 : config->is_tied ? 2 : 3;
@@ -272,7 +285,8 @@ int64_t gpt_loss_rows(const gpt_config* config) {
 /* ---- skeletal tensors ---------------------------------------------------------------------- */
 
 memo_type gpt_tensor_type(const gpt_config* config, int tensor) {
-    const int is_sum = tensor == GPT_RSTD1 || tensor == GPT_RSTD2 || tensor == GPT_LSE;
+    const int is_sum =
+        tensor == GPT_RSTD1 || tensor == GPT_RSTD2 || tensor == GPT_LSE || tensor == GPT_ROUTES;
     return is_sum ? gpt_sum_type(config->type) : config->type;
 }
 
@@ -307,6 +321,8 @@ void gpt_fill_tensors(const gpt_config* config, memo_item tensors[GPT_N_TENSORS]
         MEMO_ITEM("middle", hidden, middle),
         MEMO_ITEM("norm2", hidden, rows),
         MEMO_ITEM("rstd2", 1, MEMO_WITH),
+        MEMO_ITEM("router", config->experts.n, rows),
+        MEMO_ITEM("routes", 2 * config->experts.n_chosen, MEMO_WITH),
         MEMO_ITEM("up", w.up, rows),
         MEMO_ITEM(activated, w.wide, rows),
     };

@@ -11,7 +11,8 @@
 typedef struct gpt_widths {
     int32_t degrees[2];   /* of attention, of the MLP */
     int64_t q, kv, heads; /* columns of q, of k and of v; heads of q */
-    int64_t wide, up;     /* columns of the MLP's activation, and of the product before it */
+    int64_t wide, up;     /* columns of the MLP's activation, and of the product before it: of
+                             experts, those of all that a token goes through */
 } gpt_widths;
 
 /* The tensors of the array; those from GPT_W_NORM1 to GPT_W_DOWN repeat in each layer. */
@@ -28,12 +29,14 @@ enum {
     GPT_W_KEY_NORM,   /* (head size) */
     GPT_W_PROJECTION, /* (hidden, q) */
     GPT_W_NORM2,      /* (hidden) */
-    GPT_W_UP,         /* (up, hidden): wide, or with SwiGLU up and gate in turn, 2 wide */
-    GPT_W_DOWN,       /* (hidden, wide) */
+    GPT_W_ROUTER,     /* (experts, hidden); none without experts */
+    GPT_W_UP,   /* (up, hidden), of each expert: wide, or with SwiGLU up and gate in turn, 2 wide */
+    GPT_W_DOWN, /* (hidden, wide), of each expert */
     GPT_W_FINAL_NORM, /* (hidden) */
     GPT_W_CLASSIFIER, /* (vocabulary, hidden); tied: none, and its place is the embedding's */
     GPT_N_W,          /* A and B of the products of lora.h follow */
     GPT_N_ADAPTED = 7,
+    GPT_LORA_GATE = 4, /* of lora.h's products, the first of the MLP */
     GPT_N_W_ALL = GPT_N_W + 2 * GPT_N_ADAPTED
 };
 
@@ -70,6 +73,13 @@ memo_mesh_desc gpt_mesh_desc(const gpt_config* config);
 
 static inline int64_t gpt_wide(const gpt_config* config) {
     return config->mlp_columns ? config->mlp_columns : 4 * (int64_t)config->hidden;
+}
+/* Matrices of up and of down; those whose products a row has. */
+static inline int64_t gpt_n_experts(const gpt_config* config) {
+    return config->experts.n ? config->experts.n : 1;
+}
+static inline int64_t gpt_n_chosen(const gpt_config* config) {
+    return config->experts.n ? config->experts.n_chosen : 1;
 }
 static inline int64_t gpt_head_size(const gpt_config* config) {
     return config->head_size ? config->head_size : config->hidden / config->n_heads;
@@ -185,6 +195,8 @@ enum {
     GPT_MIDDLE,    /* (rows, hidden) */
     GPT_NORM2,     /* (rows, hidden) */
     GPT_RSTD2,     /* (rows) */
+    GPT_ROUTER,    /* (rows, experts): the shares are its softmax; absent without experts */
+    GPT_ROUTES,    /* (rows, 2 chosen): which they are, and their shares */
     GPT_UP,        /* (rows, up) */
     GPT_ACTIVATED, /* (rows, wide): GELU or SwiGLU of up */
     GPT_N_TENSORS

@@ -83,6 +83,7 @@ static void gpt_lora_fill(const gpt_config* config, gpt_widths w,
         p->n_columns = is_b ? r : table[i].n_inputs;
         p->stride = is_b ? r : table[i].inputs;
         p->n = p->n_columns * (is_b ? table[i].n_outputs : r);
+        p->n_matrices = 1;
         p->degree = is_split ? table[i].degree : 1;
         p->step = !is_split ? 0 : is_b ? p->n : p->n_columns;
         p->initial_std = is_b ? 0 : 1 / sqrt(3 * (double)table[i].inputs);

@@ -15,13 +15,11 @@
 
 /* Names of the trainer's tensors; in a layer behind "model.layers.N.". */
 static const char* const gpt_weight_names[] = {
-    "model.embed_tokens.weight", "input_layernorm.weight",
-    "self_attn.q_proj.weight",   "self_attn.k_proj.weight",
-    "self_attn.v_proj.weight",   "self_attn.q_proj.bias",
-    "self_attn.k_proj.bias",     "self_attn.v_proj.bias",
-    "self_attn.q_norm.weight",   "self_attn.k_norm.weight",
-    "self_attn.o_proj.weight",   "post_attention_layernorm.weight",
-    "mlp.up_proj.weight",        "mlp.down_proj.weight",
+    "model.embed_tokens.weight", "input_layernorm.weight",  "self_attn.q_proj.weight",
+    "self_attn.k_proj.weight",   "self_attn.v_proj.weight", "self_attn.q_proj.bias",
+    "self_attn.k_proj.bias",     "self_attn.v_proj.bias",   "self_attn.q_norm.weight",
+    "self_attn.k_norm.weight",   "self_attn.o_proj.weight", "post_attention_layernorm.weight",
+    "mlp.gate.weight",           "mlp.up_proj.weight",      "mlp.down_proj.weight",
     "model.norm.weight",         "lm_head.weight"};
 MEMOB_TABLE_OF(GPT_N_W, gpt_weight_names);
 
@@ -29,15 +27,21 @@ typedef struct gpt_weight_name {
     char text[80];
 } gpt_weight_name;
 
-/* Tensors of the file whose rows take turns in one of the trainer's. */
-static int gpt_weight_parts(const gpt_parameter* p) { return p->w == GPT_W_UP ? 2 : 1; }
+/* Tensors of the file whose rows take turns in one matrix of the trainer's; all tensors of a
+ * parameter. */
+static int gpt_weight_turns(const gpt_parameter* p) { return p->w == GPT_W_UP ? 2 : 1; }
+static int gpt_weight_parts(const gpt_parameter* p) { return gpt_weight_turns(p) * p->n_matrices; }
 
 static gpt_weight_name gpt_weight_name_of(const gpt_parameter* p, int part) {
     const int is_of_layer = p->w >= GPT_W_NORM1 && p->w <= GPT_W_DOWN;
-    const char* of_w = part ? "mlp.gate_proj.weight" : gpt_weight_names[p->w % GPT_N_W];
+    const int n_turns = gpt_weight_turns(p);
+    const char* of_w = part % n_turns ? "mlp.gate_proj.weight" : gpt_weight_names[p->w % GPT_N_W];
     gpt_weight_name name;
     if (p->w >= GPT_N_W)
         gpt_lora_put_name(p, name.text, sizeof name.text);
+    else if (p->n_matrices > 1)
+        snprintf(name.text, sizeof name.text, "model.layers.%d.mlp.experts.%d.%s", (int)p->layer,
+                 part / n_turns, of_w + strlen("mlp."));
     else if (is_of_layer)
         snprintf(name.text, sizeof name.text, "model.layers.%d.%s", (int)p->layer, of_w);
     else
@@ -58,13 +62,16 @@ static void gpt_weight_shape(const gpt_parameter* p, gpt_stored_tensor* tensor) 
  * and where in it. */
 static int64_t gpt_weight_run(const gpt_parameter* p, int32_t tensor_rank, int64_t i, int64_t end,
                               int* part, int64_t* at) {
-    const int64_t whole = gpt_element_of_whole(p, tensor_rank, i), n_parts = gpt_weight_parts(p);
-    const int64_t row = whole / p->stride, column = whole % p->stride;
-    *part = (int)(row % n_parts);
-    *at = row / n_parts * p->stride + column;
-    if (n_parts > 1 || p->n_columns != p->stride)
+    const int64_t whole = gpt_element_of_whole(p, tensor_rank, i), n_turns = gpt_weight_turns(p);
+    const int64_t of_matrix = p->n / p->n_matrices; /* elements; tensor ranks have no experts */
+    const int64_t matrix = p->n_matrices > 1 ? whole / of_matrix : 0,
+                  in = whole - matrix * of_matrix;
+    const int64_t row = in / p->stride, column = in % p->stride;
+    *part = (int)(matrix * n_turns + row % n_turns);
+    *at = row / n_turns * p->stride + column;
+    if (n_turns > 1 || p->n_columns != p->stride)
         return gpt_min(end - i, p->n_columns - i % p->n_columns);
-    return end - i;
+    return p->n_matrices > 1 ? gpt_min(end - i, of_matrix - in) : end - i;
 }
 
 /* ---- reading -------------------------------------------------------------------------------- */
@@ -106,6 +113,17 @@ static int gpt_is_ignored(const gpt_config* config, const char* name) {
            (config->is_tied && !strcmp(name, gpt_weight_names[GPT_W_CLASSIFIER]));
 }
 
+/* Tensors of the file. */
+static int64_t gpt_n_weights(const gpt_config* whole) {
+    const int64_t n = gpt_n_parameter_tensors(whole);
+    int64_t n_parts = 0;
+    for (int64_t t = 0; t < n; t++) {
+        const gpt_parameter p = gpt_parameter_at(whole, t);
+        n_parts += gpt_weight_parts(&p);
+    }
+    return n_parts;
+}
+
 static int gpt_by_name(const void* a, const void* b) {
     return strcmp(((const gpt_weight_name*)a)->text, ((const gpt_weight_name*)b)->text);
 }
@@ -114,7 +132,8 @@ memo_status gpt_check_weights(const gpt_config* config, const gpt_stored* stored
                               memo_error* error) {
     const gpt_config whole = gpt_whole_config(config);
     const int64_t n = gpt_n_parameter_tensors(&whole);
-    gpt_weight_name* names = (gpt_weight_name*)malloc((size_t)(2 * n) * sizeof *names);
+    gpt_weight_name* names =
+        (gpt_weight_name*)malloc((size_t)gpt_n_weights(&whole) * sizeof *names);
     int64_t n_names = 0;
     memo_status status = names ? MEMO_STATUS_OK : gpt_no_memory("the names of tensors", error);
     for (int64_t t = 0; t < n && !status; t++) {
@@ -148,16 +167,19 @@ memo_status gpt_check_weights(const gpt_config* config, const gpt_stored* stored
 static memo_status gpt_read_weight(const gpt_model* model, const gpt_stored* stored,
                                    const gpt_parameter* p, gpt_rows rows, memo_type type, char* to,
                                    memo_error* error) {
-    const gpt_stored_tensor* tensors[2] = {NULL, NULL};
+    const gpt_stored_tensor* tensors[2] = {NULL, NULL}; /* of a matrix */
+    const int n_turns = gpt_weight_turns(p);
     memo_status status = MEMO_STATUS_OK;
-    int part;
+    int part, found = -1;
     int64_t at, n;
-    for (part = 0; part < gpt_weight_parts(p); part++)
-        tensors[part] = gpt_stored_find(stored, gpt_weight_name_of(p, part).text);
     for (int64_t i = rows.begin; i < rows.end && !status; i += n, to += n * memo_type_bytes(type)) {
         n = gpt_weight_run(p, model->share.tensor_rank, i - p->offset, rows.end - p->offset, &part,
                            &at);
-        status = gpt_stored_read_as(tensors[part], at, n, type, to, error);
+        for (int turn = 0; turn < n_turns && found != part / n_turns; turn++)
+            tensors[turn] = gpt_stored_find(
+                stored, gpt_weight_name_of(p, part / n_turns * n_turns + turn).text);
+        found = part / n_turns;
+        status = gpt_stored_read_as(tensors[part % n_turns], at, n, type, to, error);
     }
     return status;
 }
@@ -271,7 +293,8 @@ static memo_type gpt_written_type(const gpt_config* config) {
 static gpt_stored_tensor* gpt_weights_table(const gpt_config* config, int64_t* n_tensors) {
     const gpt_config whole = gpt_whole_config(config);
     const int64_t n = gpt_n_parameter_tensors(&whole);
-    gpt_stored_tensor* table = (gpt_stored_tensor*)calloc((size_t)(2 * n), sizeof *table);
+    gpt_stored_tensor* table =
+        (gpt_stored_tensor*)calloc((size_t)gpt_n_weights(&whole), sizeof *table);
     *n_tensors = 0;
     for (int64_t t = 0; t < n && table; t++) {
         const gpt_parameter p = gpt_parameter_at(&whole, t);
@@ -327,8 +350,8 @@ static void gpt_weights_order(char* bytes, int64_t n, int64_t element_bytes) {
         }
 }
 
-/* This rank's part of a tensor, whose parts begin at `begins` in the file. */
-static void gpt_save_weight(gpt_file* f, const gpt_parameter* p, const int64_t begins[2]) {
+/* This rank's part of a parameter, whose tensors, of n_bytes each, begin there in the file. */
+static void gpt_save_weight(gpt_file* f, const gpt_parameter* p, int64_t begin, int64_t n_bytes) {
     gpt_model* model = f->model;
     const int64_t size = memo_type_bytes(gpt_written_type(&model->config));
     const int array = model->config.lora.rank ? gpt_full_weights(model) : GPT_WEIGHTS;
@@ -345,24 +368,22 @@ static void gpt_save_weight(gpt_file* f, const gpt_parameter* p, const int64_t b
         for (int64_t i = piece.begin; i < piece.end && !f->status; i += n, host += n * size) {
             n = gpt_weight_run(p, model->share.tensor_rank, i - p->offset, piece.end - p->offset,
                                &part, &at);
-            gpt_file_transfer(f, 1, host, begins[part] + at * size, n * size);
+            gpt_file_transfer(f, 1, host, begin + part * n_bytes + at * size, n * size);
         }
     }
 }
 
 static void gpt_save_elements(gpt_file* f, int64_t n_header) {
     const gpt_config whole = gpt_whole_config(&f->model->config);
-    int64_t at = n_header, begins[2];
+    int64_t at = n_header;
     for (int64_t t = 0; t < gpt_n_parameter_tensors(&whole) && !f->status; t++) {
         const gpt_parameter p = gpt_parameter_at(&f->model->config, t);
         const int64_t n_parts = gpt_weight_parts(&p);
         const int64_t n_bytes =
             gpt_parameter_at(&whole, t).n / n_parts * memo_type_bytes(gpt_written_type(&whole));
-        begins[0] = at;
-        begins[1] = at + n_bytes;
-        at += n_parts * n_bytes;
         /* Ranks with copies of the tensor leave it to the first of them. */
-        if (f->model->share.tensor_rank < p.degree) gpt_save_weight(f, &p, begins);
+        if (f->model->share.tensor_rank < p.degree) gpt_save_weight(f, &p, at, n_bytes);
+        at += n_parts * n_bytes;
     }
 }
 

@@ -37,9 +37,9 @@ void print_rate(const train_options* o, double step_s) {
     const double keys_seen = gpt_keys_seen(&config);
     const double n_sequences = (double)(o->accumulate * o->batch), s = (double)o->sequence;
     /* Frozen weights have no gradients: two products instead of three. */
-    const double products = config.lora.rank ? 4 * (double)gpt_n_parameters(&base) +
+    const double products = config.lora.rank ? 4 * (double)gpt_n_parameters_of_token(&base) +
                                                    6 * (double)gpt_n_parameters(&whole)
-                                             : 6 * (double)gpt_n_parameters(&whole);
+                                             : 6 * (double)gpt_n_parameters_of_token(&whole);
     double flops = n_sequences * s *
                    (products + 12 * (double)o->layers * (double)gpt_q_columns(&config) * keys_seen);
     printf("rate      %.5g tokens/s, %.4g TFLOP/s by %s + ", n_sequences * s / step_s,

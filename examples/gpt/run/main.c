@@ -64,9 +64,14 @@ static void print_model(const train_options* o) {
                      whole = gpt_whole_config(&base);
     if (o->model) printf("weights   %s%s\n", o->model, o->is_known ? ", known by name" : "");
     printf("model     %lld layers of %lld, %lld heads (%lld of keys and values)%s: %.2f million "
-           "parameters\n",
+           "parameters",
            o->layers, o->hidden, o->heads, o->kv_heads,
            config.mlp == GPT_MLP_SWIGLU ? ", SwiGLU" : "", 1e-6 * (double)gpt_n_parameters(&whole));
+    if (config.experts.n)
+        printf(", of which a token has %.2f million: %d of %d experts",
+               1e-6 * (double)gpt_n_parameters_of_token(&whole), config.experts.n_chosen,
+               config.experts.n);
+    printf("\n");
     print_adapters(&config);
     printf("step      %lld x %lld sequences of %lld tokens, dropout %g, seed %lld", o->accumulate,
            o->batch, o->sequence, o->dropout, o->seed);

@@ -40,6 +40,7 @@ gpt_config train_config(const train_options* o) {
         .has_biases = o->architecture.has_biases,
         .has_head_norms = o->architecture.has_head_norms,
         .is_tied = o->architecture.is_tied,
+        .experts = o->architecture.experts,
         .lora = o->architecture.lora,
 
         .data = (int32_t)o->data,

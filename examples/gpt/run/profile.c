@@ -68,15 +68,18 @@ void estimate_profile(const train_options* o, memo_profile* profile) {
     /* With norms of heads their inputs are the products. */
     const double raw = config.has_head_norms ? 1 : 0, of_q = raw > 0 ? 4 * q : h * q,
                  of_k = raw > 0 ? 4 * kv : h * kv;
-    const double products[] = {0, 0,     4 * h, 0, raw * h * q, raw * h * kv, of_q, of_k, h * kv, 0,
-                               0, h * q, 4 * h, 0, h * up,      10 * wide};
+    const double router = (double)config.experts.n;
+    const double products[] = {0,     0,    4 * h,      0, raw * h * q, raw * h * kv,
+                               of_q,  of_k, h * kv,     0, 0,           h * q,
+                               4 * h, 0,    h * router, 0, h * up,      10 * wide};
     MEMOB_TABLE_OF(GPT_N_TENSORS, products);
     const cluster_preset* cluster = estimate_cluster(o);
     const double number_s = /* to read or write a number */
         cluster ? (double)memo_type_bytes(config.type) / (1e9 * cluster->memory_bandwidth) : 0;
     const double turned = raw > 0 ? 4 : 2; /* numbers of q and of k */
-    const double moved[] = {0, 0, 2 * h, 0,     0, 0, turned * q, turned * kv, 0,
-                            0, 0, 3 * h, 2 * h, 0, 0, up + wide}; /* numbers, forward */
+    const double moved[] = {
+        0, 0, 2 * h, 0,     0, 0,      turned * q, turned * kv, 0,
+        0, 0, 3 * h, 2 * h, 0, router, 0,          0,           up + wide}; /* numbers, forward */
     MEMOB_TABLE_OF(GPT_N_TENSORS, moved);
     /* down and the residual; the other tensors that down reads are below.  Backward: two norms with
      * gradients to add to, five copies, RoPE, and the MLP's function. */
@@ -110,6 +113,12 @@ void estimate_profile(const train_options* o, memo_profile* profile) {
     }
     profile->forward_s[0] = (row_s + attention_s) * (double)profile->n_rows;
     profile->backward_s[0] = (row_back_s + chunk_s + attention_back_s) * (double)profile->n_rows;
+
+    /* A slice reads the weights of all experts, for a few rows each; the backward also adds to their
+     * gradients, which are sums. */
+    const double n_weights = router * 3 * h * (double)gpt_wide(&config);
+    profile->forward_s[0] += n_weights * number_s;
+    profile->backward_s[0] += n_weights * number_s * (config.lora.rank ? 1 : 5);
     if (gpt_n_slices(&config) > 1 && !config.window &&
         !config.documents) { /* attention grows with a slice's position */
         profile->tensors[GPT_ATTENTION].recompute_growth_s_per_row[0] = attention_s;

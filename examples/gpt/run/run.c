@@ -52,7 +52,8 @@ static memo_status run_create_recorder(run* r, memo_error* error) {
  * are enough, so that a short run trains by its plan, too. */
 int32_t run_timed_steps(const job* j) {
     const gpt_config own = train_config(&j->options), config = gpt_base_config(&own);
-    const double flops = 6.0 * (double)gpt_n_rows(&config) * (double)gpt_n_parameters(&config);
+    const double flops =
+        6.0 * (double)gpt_n_rows(&config) * (double)gpt_n_parameters_of_token(&config);
     const int64_t n_steps = last_step(&j->options) - j->resumed.step;
     const int64_t n = j->has_profile || flops > 1e12 ? 3 : 12;
     if (j->options.compare) return 1 + (int32_t)n;
