@@ -241,6 +241,7 @@ static void gpt_route_rows(const void* pointer, int64_t begin, int64_t end) {
 /* Up to GPT_ROUTED_MAX rows of an expert, in order: their place in the narrow tensor, a row, and in
  * the wide one, chosen times a row; and the share. */
 enum { GPT_ROUTED_MAX = 128 };
+typedef char gpt_four_rows[GPT_GEMM_M == 4 ? 1 : -1]; /* as gpt_routed_weights lists them */
 typedef struct gpt_routed {
     int64_t n, narrow[GPT_ROUTED_MAX], wide[GPT_ROUTED_MAX];
     gpt_real share[GPT_ROUTED_MAX];
@@ -261,12 +262,25 @@ static void gpt_find_routed(const gpt_experts_args* a, int64_t expert, int64_t* 
     }
 }
 
+/* sums = x_0 to x_(GPT_GEMM_M - 1), n numbers each, times a panel (n, GPT_GEMM_N).  Each sum has one
+ * order, whatever is beside it. */
+static inline void gpt_routed_sums(gpt_real sums[GPT_GEMM_M][GPT_GEMM_N],
+                                   const gpt_real* const x[GPT_GEMM_M], const gpt_real* panel,
+                                   int64_t n) {
+    memset(sums, 0, sizeof(gpt_real[GPT_GEMM_M][GPT_GEMM_N]));
+    for (int64_t p = 0; p < n; p++)
+        for (int y = 0; y < GPT_GEMM_M; y++)
+            for (int j = 0; j < GPT_GEMM_N; j++)
+                sums[y][j] = GPT_FMA(x[y][p], panel[p * GPT_GEMM_N + j], sums[y][j]);
+}
+
 /* to_i += factor_i from_i op(W) for rows i, which lie anywhere: op(W) is W, (n_from, n_to), or the
- * transpose of (n_to, n_from).  A row's sums have one order, whatever rows are beside it. */
+ * transpose of (n_to, n_from). */
 static void gpt_routed_product(int64_t n, gpt_real* to, const int64_t* to_rows, int64_t n_to,
                                const gpt_real* from, const int64_t* from_rows, int64_t n_from,
                                const gpt_real* factors, const gpt_real* weight, int is_transposed) {
-    gpt_real panel[GPT_GEMM_K * GPT_GEMM_N] = {0};
+    gpt_real panel[GPT_GEMM_K * GPT_GEMM_N] = {0}, sums[GPT_GEMM_M][GPT_GEMM_N];
+    const gpt_real* x[GPT_GEMM_M];
     const int64_t row = is_transposed ? 1 : n_to, column = is_transposed ? n_from : 1;
     for (int64_t j0 = 0; j0 < n_to && n; j0 += GPT_GEMM_N)
         for (int64_t p0 = 0; p0 < n_from; p0 += GPT_GEMM_K) {
@@ -275,15 +289,41 @@ static void gpt_routed_product(int64_t n, gpt_real* to, const int64_t* to_rows, 
             for (int64_t j = 0; j < width; j++)
                 for (int64_t p = 0; p < depth; p++)
                     panel[p * GPT_GEMM_N + j] = weight[(p0 + p) * row + (j0 + j) * column];
-            for (int64_t i = 0; i < n; i++) {
-                const gpt_real* x = from + from_rows[i] * n_from + p0;
-                gpt_real *y = to + to_rows[i] * n_to + j0, sums[GPT_GEMM_N] = {0};
-                for (int64_t p = 0; p < depth; p++)
-                    for (int j = 0; j < GPT_GEMM_N; j++)
-                        sums[j] = GPT_FMA(x[p], panel[p * GPT_GEMM_N + j], sums[j]);
-                for (int64_t j = 0; j < width; j++) y[j] += (factors ? factors[i] : 1) * sums[j];
+            for (int64_t i = 0; i < n; i += GPT_GEMM_M) {
+                for (int y = 0; y < GPT_GEMM_M; y++)
+                    x[y] = from + from_rows[gpt_min(i + y, n - 1)] * n_from + p0;
+                gpt_routed_sums(sums, x, panel, depth);
+                for (int64_t k = i; k < gpt_min(i + GPT_GEMM_M, n); k++)
+                    for (int64_t j = 0; j < width; j++)
+                        to[to_rows[k] * n_to + j0 + j] +=
+                            (factors ? factors[k] : 1) * sums[k - i][j];
             }
         }
+}
+
+/* dW (outputs, inputs) += dy_i^T x_i, in the order of rows. */
+static void gpt_routed_weights(const gpt_experts_args* a, gpt_real* to, const gpt_routed* rows) {
+    const int64_t in = a->n_inputs, out = a->n_outputs;
+    const int64_t *of_y = a->spreads ? rows->wide : rows->narrow,
+                  *of_x = a->spreads ? rows->narrow : rows->wide;
+    gpt_real panel[GPT_ROUTED_MAX * GPT_GEMM_N] = {0}, sums[GPT_GEMM_M][GPT_GEMM_N];
+    gpt_real dy[GPT_GEMM_M][GPT_ROUTED_MAX];
+    const gpt_real* const of_dy[GPT_GEMM_M] = {dy[0], dy[1], dy[2], dy[3]};
+    for (int64_t c = 0; c < in && rows->n; c += GPT_GEMM_N) {
+        const int64_t width = gpt_min(in - c, GPT_GEMM_N);
+        for (int64_t i = 0; i < rows->n; i++)
+            memcpy(panel + i * GPT_GEMM_N, gpt_in(a->x, of_x[i] * in + c),
+                   (size_t)width * sizeof *panel);
+        for (int64_t o = 0; o < out; o += GPT_GEMM_M) {
+            for (int64_t y = 0; y < GPT_GEMM_M; y++)
+                for (int64_t i = 0; i < rows->n; i++)
+                    dy[y][i] = *gpt_in(a->y, of_y[i] * out + gpt_min(o + y, out - 1)) *
+                               (a->spreads ? 1 : rows->share[i]);
+            gpt_routed_sums(sums, of_dy, panel, rows->n);
+            for (int64_t y = 0; y < GPT_GEMM_M && o + y < out; y++)
+                for (int64_t j = 0; j < width; j++) to[(o + y) * in + c + j] += sums[y][j];
+        }
+    }
 }
 
 /* The wide tensor has a row for each expert of a token. */
@@ -316,29 +356,14 @@ static void gpt_experts_rows(const void* pointer, int64_t begin, int64_t end) {
     }
 }
 
-/* dW of experts [expert, end): += dy_i^T x_i over their rows, in order. */
+/* dW of experts [expert, end). */
 static void gpt_experts_weights(const void* pointer, int64_t expert, int64_t end) {
     const gpt_experts_args* a = (const gpt_experts_args*)pointer;
-    const int64_t in = a->n_inputs, out = a->n_outputs;
     gpt_routed found;
     for (; expert < end; expert++)
         for (int64_t row = 0; row < gpt_count(a->rows);) {
-            gpt_real* to = gpt_out(a->dweight, expert * in * out);
             gpt_find_routed(a, expert, &row, gpt_count(a->rows), &found);
-            const int64_t* of_y = a->spreads ? found.wide : found.narrow;
-            const int64_t* of_x = a->spreads ? found.narrow : found.wide;
-            for (int64_t o = 0; o < out && found.n; o++)
-                for (int64_t c0 = 0; c0 < in; c0 += GPT_GEMM_N) {
-                    const int64_t width = gpt_min(in - c0, GPT_GEMM_N);
-                    gpt_real sums[GPT_GEMM_N] = {0};
-                    for (int64_t i = 0; i < found.n; i++) {
-                        const gpt_real dy =
-                            *gpt_in(a->y, of_y[i] * out + o) * (a->spreads ? 1 : found.share[i]);
-                        const gpt_real* x = gpt_in(a->x, of_x[i] * in + c0);
-                        for (int64_t c = 0; c < width; c++) sums[c] = GPT_FMA(dy, x[c], sums[c]);
-                    }
-                    for (int64_t c = 0; c < width; c++) to[o * in + c0 + c] += sums[c];
-                }
+            gpt_routed_weights(a, gpt_out(a->dweight, expert * a->n_inputs * a->n_outputs), &found);
         }
 }
 
