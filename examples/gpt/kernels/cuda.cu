@@ -815,6 +815,7 @@ __global__ static void gpt_experts_weights_kernel(gpt_experts_args a, gpt_kernel
                    gpt_expert_weight(a, own, j) != expert * out * in)
                 j++;
             unsigned found = __ballot_sync(0xffffffffu, own < n_rows && j < a.n_chosen);
+
             for (; found; found &= found - 1) {
                 int64_t row = begin, of = 0;
                 for (unsigned bit = found; !(bit & 1); bit >>= 1) row++;
@@ -832,6 +833,7 @@ __global__ static void gpt_experts_weights_kernel(gpt_experts_args a, gpt_kernel
                 }
             }
         }
+
         for (int o = 0; o < O; o++)
             for (int k = 0; k < I; k++) {
                 const int64_t i = first_i + k * WARPS_LANES, at = (expert * out + first_o + o) * in;

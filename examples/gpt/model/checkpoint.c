@@ -77,6 +77,7 @@ static int64_t gpt_file_architecture(const gpt_config* c) {
         memcpy(&bits, &of_experts[i], sizeof bits);
         digest = gpt_mix(digest ^ bits);
     }
+
     const int is_plain = c->hidden == c->n_heads * gpt_head_size(c) && !c->has_biases &&
                          !c->has_head_norms && !c->is_tied && !(c->norm_epsilon > 0) &&
                          !(c->rope.theta > 0) && !c->rope.kind && !c->lora.rank && !c->experts.n;

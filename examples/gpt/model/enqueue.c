@@ -653,6 +653,7 @@ gpt_shapes gpt_shapes_make(const gpt_config* config) {
     const gpt_widths w = gpt_layout_make(config).widths, whole = gpt_even_widths(&one);
     const gpt_share share = gpt_share_make(config, NULL);
     gpt_shapes shapes;
+
     memset(&shapes, 0, sizeof shapes);
     shapes.type = config->type;
     shapes.n_rows = n_rows;

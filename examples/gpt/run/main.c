@@ -72,6 +72,7 @@ static void print_model(const train_options* o) {
                1e-6 * (double)gpt_n_parameters_of_token(&whole), config.experts.n_chosen,
                config.experts.n);
     printf("\n");
+
     print_adapters(&config);
     printf("step      %lld x %lld sequences of %lld tokens, dropout %g, seed %lld", o->accumulate,
            o->batch, o->sequence, o->dropout, o->seed);
