@@ -957,8 +957,8 @@ TEST(any_failing_call_is_reported) {
 
 TEST(impossible_configurations_are_refused) {
     const gpt_config good = gpt_test_config(2, 32, 4, 2, 16, 1, 8, 0.1);
-    gpt_desc cases[18];
-    for (int i = 0; i < 18; i++) cases[i] = gpt_test_desc(good, MEMO_POLICY_SWAP, 0);
+    gpt_desc cases[22];
+    for (int i = 0; i < 22; i++) cases[i] = gpt_test_desc(good, MEMO_POLICY_SWAP, 0);
     cases[0].config.hidden = 30;
     cases[1].config.n_kv_heads = 3;
     cases[2].config.hidden = 36; /* heads of an odd size */
@@ -978,7 +978,12 @@ TEST(impossible_configurations_are_refused) {
     cases[16].config = with_rope(good, GPT_ROPE_LLAMA3);
     cases[16].config.rope.high_factor = cases[16].config.rope.low_factor;
     cases[17].config.rope.theta = memo_test_nan();
-    for (int i = 0; i < 18; i++) {
+    cases[18].config = with_experts(good, 4, 0, 1);
+    cases[19].config = with_experts(good, 4, 5, 1);
+    cases[20].config = with_experts(good, -1, 1, 1);
+    cases[21].config = with_experts(good, 4096, 4096, 1);
+    cases[21].config.mlp_columns = 1048576; /* a row has more than 2^30 */
+    for (int i = 0; i < 22; i++) {
         gpt_model* model = NULL;
         memo_swap_sizes sizes;
         memset(&error, 0, sizeof error);

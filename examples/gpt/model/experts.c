@@ -4,11 +4,20 @@
 
 memo_status gpt_experts_check(const gpt_config* c, memo_error* error) {
     const gpt_experts* e = &c->experts;
+    const double rows = (double)c->sequence * (double)c->batch, wide = (double)gpt_wide(c);
     if (!e->n) return MEMO_STATUS_OK;
     if (e->n < 1 || e->n > 4096 || e->n_chosen < 1 || e->n_chosen > e->n)
         return gpt_invalid(error,
                            "gpt_config.experts: %d of %d; 1 to all of at most 4096 would work",
                            e->n_chosen, e->n);
+    /* As gpt_check_model: no product of sizes exceeds 64 bits. */
+    if (2 * wide * e->n_chosen > 1 << 30 ||
+        16.0 * c->n_layers * wide * (3.0 * e->n * c->hidden + 3.0 * e->n_chosen * rows) > 1e18)
+        return gpt_invalid(error,
+                           "%d experts of %g columns in %d layers need more than 10^18 bytes, or a "
+                           "row more than 2^30 columns; fewer of each would work",
+                           e->n, wide, c->n_layers);
+
     if (c->mlp != GPT_MLP_SWIGLU)
         return gpt_unsupported(error, "--mlp gelu: experts have gates; --mlp swiglu would work");
     if (gpt_is_split(c))
