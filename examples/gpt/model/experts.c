@@ -34,8 +34,8 @@ memo_status gpt_experts_check(const gpt_config* c, memo_error* error) {
 /* ---- the router ------------------------------------------------------------------------------ */
 
 /* dlogits, dshares: of the backward; NULL: the forward. */
-static void gpt_route_launch(gpt_model* model, gpt_array logits, gpt_array routes,
-                             const gpt_array* dlogits, const gpt_array* dshares, gpt_rows rows) {
+static void gpt_enqueue_routes(gpt_model* model, gpt_array logits, gpt_array routes,
+                               const gpt_array* dlogits, const gpt_array* dshares, gpt_rows rows) {
     gpt_op op = gpt_op_make("routes", dlogits ? GPT_KIND_ROUTE_BACKWARD : GPT_KIND_ROUTE);
     gpt_route_args* a = &op.args.route;
     a->rows = rows;
@@ -51,11 +51,11 @@ static void gpt_route_launch(gpt_model* model, gpt_array logits, gpt_array route
     gpt_launch(model, &op);
 }
 
-void gpt_route_rows_of(gpt_model* model, int32_t layer, gpt_array logits, gpt_array routes,
-                       gpt_array x, gpt_rows rows) {
+void gpt_choose_experts(gpt_model* model, int32_t layer, gpt_array logits, gpt_array routes,
+                        gpt_array x, gpt_rows rows) {
     if (!model->config.experts.n) return;
     gpt_linear(model, layer, GPT_W_ROUTER, logits, x, rows);
-    gpt_route_launch(model, logits, routes, NULL, NULL, rows);
+    gpt_enqueue_routes(model, logits, routes, NULL, NULL, rows);
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
@@ -112,6 +112,6 @@ void gpt_mlp_product_back(gpt_model* model, int32_t layer, int w, gpt_array dx, 
         gpt_linear_back(model, layer, GPT_W_ROUTER, dx, d_logits, x, 0, rows);
         return;
     }
-    gpt_route_launch(model, t[GPT_ROUTER], t[GPT_ROUTES], &d_logits, &d_shares, rows);
+    gpt_enqueue_routes(model, t[GPT_ROUTER], t[GPT_ROUTES], &d_logits, &d_shares, rows);
     gpt_give(model, d_shares);
 }

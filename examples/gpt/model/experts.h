@@ -16,8 +16,8 @@
 memo_status gpt_experts_check(const gpt_config* config, memo_error* error);
 
 /* Sets logits and routes of rows of x, which the MLP reads.  Nothing without experts. */
-void gpt_route_rows_of(gpt_model* model, int32_t layer, gpt_array logits, gpt_array routes,
-                       gpt_array x, gpt_rows rows);
+void gpt_choose_experts(gpt_model* model, int32_t layer, gpt_array logits, gpt_array routes,
+                        gpt_array x, gpt_rows rows);
 
 /* The product up or down (w): that of a layer's one matrix, or of each row's experts. */
 void gpt_mlp_product(gpt_model* model, int32_t layer, int w, gpt_array y, gpt_array x,

@@ -93,7 +93,7 @@ void gpt_compute_mlp(gpt_model* model, int32_t layer, const gpt_rows need[GPT_N_
     gpt_get_tensors(model, layer, t);
     gpt_norm(model, layer, GPT_W_NORM2, NULL, t[GPT_NORM2], t[GPT_RSTD2], t[GPT_MIDDLE],
              need[GPT_NORM2]);
-    gpt_route_rows_of(model, layer, t[GPT_ROUTER], t[GPT_ROUTES], t[GPT_NORM2], need[GPT_ROUTER]);
+    gpt_choose_experts(model, layer, t[GPT_ROUTER], t[GPT_ROUTES], t[GPT_NORM2], need[GPT_ROUTER]);
     gpt_mlp_product(model, layer, GPT_W_UP, t[GPT_UP], t[GPT_NORM2], t[GPT_ROUTES], need[GPT_UP]);
     gpt_activate(model, t[GPT_ACTIVATED], t[GPT_UP], NULL, need[GPT_ACTIVATED]);
 }
