@@ -122,6 +122,20 @@ TEST(of_experts) {
     check_against_plain(with_experts(in_slices(config, 12), 40, 1, 0), MEMO_POLICY_SWAP, 0);
     check_against_plain(with_experts(mlp_in_chunks(config, 8), 4, 2, 0), MEMO_POLICY_ALPHA, 0.5);
 }
+TEST(of_random_experts) {
+    for (int trial = 0; trial < 4; trial++) {
+        const int32_t n = (int32_t)memo_test_int(1, 9), n_chosen = (int32_t)memo_test_int(1, n);
+        const int is_normed = n_chosen > 1 && memo_test_int(0, 1); /* the share of one is 1 */
+        const int64_t slice = 4 * memo_test_int(2, 8);
+        const memo_policy policy = (memo_policy)memo_test_int(MEMO_POLICY_KEEP, MEMO_POLICY_ALPHA);
+        gpt_config config = gpt_test_config(2, 16, 4, 2, memo_test_int(5, 17), 2, 4, 0.1);
+        config = with_experts(in_slices(config, slice), n, n_chosen, is_normed);
+        config.mlp_columns = (int32_t)memo_test_int(1, 40);
+        if (n == 1) continue; /* nothing to choose: the router has no gradient */
+        IN_CASE("%d of %d experts, normed %d, slices of %d", n_chosen, n, is_normed, (int)slice);
+        check_against_plain(config, policy, 0.5);
+    }
+}
 /* Longer than a tile of attention. */
 TEST(of_several_attention_tiles) {
     check_against_plain(gpt_test_config(1, 8, 2, 2, GPT_ATTENTION_TILE + 9, 1, 32, 0),
