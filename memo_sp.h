@@ -760,7 +760,8 @@ typedef struct memo_ulysses_heads {
  * sends keys to at most one rank and gets some from at most one, and so with gradients; a rank
  * without a message does not wait in it.  Two orders are played on a clock, where receiving takes a
  * sixth of a forward: by distance of ranks, and always the message that can begin first.  The one
- * that takes less is the list (bench/batches).
+ * that takes less is the list (bench/batches).  A message is in a later turn than all that it waits
+ * for, so no two ranks wait for each other.
  *
  *   forward    the outputs and LSEs of the steps are merged in fp32, and at the end with the sinks
  *   backward   keys and values travel again; the gradients of their rows return to the owner at
@@ -773,13 +774,13 @@ typedef struct memo_ulysses_heads {
  * 256 / n_batch ranges, but between 4 and 64.  Of more ranges the narrowest gaps travel, too, and
  * all gaps if these are then less than an eighth of all rows.
  *
- * Nodes.  With desc.nodes a row crosses to a node once.  The ring is then made of rings within a
- * node, one after another: first for the keys of the own node, then of the node before, and so on.
- * The keys of the next two nodes arrive meanwhile, on a stream of their own.  Each rank gets the
- * rows of the rank at its place that anybody in its node reads, holds them for the time of a ring,
- * and adds up their gradients, which return to the owner once.  This takes as much memory more as
- * two sets of keys, and in backward three of gradients.  What to choose (simulated time over the
- * ideal, 131,072 tokens on 128 ranks in 16 nodes, 32 heads, both passes; bench/sp nodes):
+ * Nodes.  With desc.nodes a row crosses to a node once, to the rank at the owner's place, which
+ * holds all rows that anybody in its node reads until these have them, and adds up their gradients,
+ * which return to the owner once.  Rows that cross, and sums that return, are messages of the same
+ * list, on a stream and links of their own, which the clock takes for ten times slower.  This
+ * takes as much memory more as two sets of keys, and in backward four of gradients.  What to
+ * choose (simulated time over the ideal, 131,072 tokens on 128 ranks in 16 nodes, 32 heads, both
+ * passes; bench/sp nodes):
  *
  *     ulysses 8, ring 16              1.03, 1.03   if each rank of a node has key heads of its own
  *     the same, latent keys           1.72, 1.38   every rank of a node gets all latent rows
@@ -797,8 +798,8 @@ typedef struct memo_ulysses_heads {
  *                           backward, the step that made the d_k and d_v that are sent
  *   step s       waits for  the exchange that brought its keys; in backward, for the exchange that
  *                           sent what lay in the room of its contribution
- *   rows of nodes  wait for the start; the ring that held rows where they come; returning gradients
- *                           for the end of the ring that made them, own ones for that of ring 0
+ *   rows that cross  wait for the start; the readers of those that lay in their room, and their sum
+ *   a sum        waits for  all contributions to it
  *   the end      waits for  the last exchange, so that the caller may overwrite k and v, and a
  *                           synchronized stream has passed every exchange */
 
@@ -1975,10 +1976,12 @@ MEMO_INLINE void memo_reduce_elements(void* to, int64_t at, const void* const* f
  *     >>attention shape     tokens, heads and masks of a rank
  *     >>ulysses exchange    rows to heads and back
  *     >>pairs of ranks      who reads which rows of whom, from runs and masks
- *     >>messages            the list of all ranks' messages, in rounds
+ *     >>pools of rows       rows that come one after another, where there is room
+ *     >>messages            the messages of all ranks, and the orders of their steps
+ *     >>order of messages   a pass played once: what can begin first
+ *     >>clock of messages   the time of a list, and the choice of one
  *     >>exchange plans      steps and rows that travel of a rank
  *     >>ring attention      steps, exchanges and merges of the ring
- *     >>ring over nodes     rows that cross between nodes once
  *     >>attention desc      checks of a desc, and the shape that follows
  *     >>uploads             segments of all steps on the device
  *     >>attention buffers   what a pass keeps in scratch memory
@@ -5919,63 +5922,24 @@ MEMOI void memoi_pairs_ask(memoi_pairs* p, int32_t part, int32_t reader) {
         memoi_exchange_close_gaps(&p->pieces[owner], p->most);
 }
 
-/* ---- >>messages ---------------------------------------------------------------------------------
- * Knows: how many rows each rank reads of whom, and what it computes with them.  Knows nothing of
- * positions, heads or streams.
- *
- * The messages of all ranks are one list, in turns.  In a turn a rank sends keys to at most one
- * rank and gets some from at most one, and so with contributions.  A rank takes no part in a turn
- * in which it has no message.  Each rank makes the same list from the same numbers; times are
- * integers.
+/* ---- >>pools of rows ----------------------------------------------------------------------------
+ * Knows: how many rows come one after another, and where there is room for them.  Knows nothing of
+ * what they are.
  *
  * 1. The stretches of a pool ascend without gaps from its first row to its last.
- * 2. Every step finds room: two sets of a rank's rows hold any step beside the one before.
- * 3. A message has a later turn than all that it waits for, so no two ranks wait for each other. */
+ * 2. Every step finds room: two sets of a rank's rows hold any step beside the one before. */
 
 /* Rows of keys that arrive, and contributions to gradients that leave, lie in pools, where there is
- * room.  Contributions that arrive are added at once, and share a place behind those that leave. */
-enum { MEMOI_POOL_KEYS = 0, MEMOI_POOL_GRADIENTS, MEMOI_N_POOLS };
+ * room.  Contributions that arrive are added at once, and share a place behind those that leave.
+ * Keys that a rank holds for its node have pools of their own, and so have the sums of their
+ * gradients; both have the same rooms. */
+enum { MEMOI_POOL_KEYS = 0, MEMOI_POOL_GRADIENTS, MEMOI_POOL_HELD, MEMOI_POOL_SUMS, MEMOI_N_POOLS };
 
-/* Where rows of a step lie in a pool, and the last earlier step whose rows lay there; 0: none. */
+/* Where rows lie in a pool, and the last earlier step whose rows lay there; 0: none. */
 typedef struct memoi_exchange_room {
     int64_t row;
     int32_t after;
 } memoi_exchange_room;
-
-/* Keys that an owner sends to a reader; the contribution to their gradients comes back. */
-typedef struct memoi_ring_message {
-    int32_t owner, reader;
-    int32_t step;                 /* of the reader, which computes with them */
-    int32_t after[MEMOI_N_POOLS]; /* of its steps, the last one whose rows lay in the same room */
-    int32_t turns[3];             /* of keys in forward and in backward, of the contribution */
-    int64_t n_rows, work;
-} memoi_ring_message;
-
-/* What a message does in a pass: its keys travel, or the contribution to their gradients. */
-typedef struct memoi_messages_event {
-    int32_t turn, message, is_given;
-} memoi_messages_event;
-
-/* A backward computes this part of own keys first, while the first keys arrive, and the rest last,
- * while contributions leave. */
-enum { MEMOI_OWN_FIRST_PART = 3 };
-
-typedef struct memoi_messages {
-    const memoi_shape* shape;
-    int32_t n_ranks;
-    int64_t n_rows, work;             /* of all ranks; work with own keys, too */
-    const int64_t *rows_of, *work_of; /* (n_ranks, n_ranks): of a reader with keys of an owner */
-    int64_t row_time;                 /* of a row of keys on a link */
-    int64_t given_time;               /* of a row of a contribution */
-    int64_t lead;                     /* messages of a turn may differ so much in start */
-    /* (first_of_rank[n_ranks]): those of reader r, in the order of its steps, from first_of_rank[r]
-     * on. */
-    memoi_ring_message* list;
-    int32_t* first_of_rank;
-    memoi_messages_event* events[2]; /* of forward, of backward, by turns */
-} memoi_messages;
-
-/* --- pools --- */
 
 #ifndef MEMOI_POOL_ALIGNMENT /* tests set it */
 #define MEMOI_POOL_ALIGNMENT                                                                       \
@@ -6032,7 +5996,7 @@ MEMOI void memoi_pool_take(memoi_pool* pool, int64_t begin, int64_t end, int32_t
     memmove(s + 1, pool->stretches + next, (size_t)(pool->n - next) * sizeof *s);
     pool->n -= next - first - 1;
     s = pool->stretches;
-    for (int32_t i = 0; i < pool->n; i++) /* 1 */
+    for (int32_t i = first; i < pool->n && i < first + 2; i++) /* 1 */
         MEMO_ASSERT(s[i].begin < s[i].end && s[i].begin == (i ? s[i - 1].end : 0));
     MEMO_ASSERT(s[pool->n - 1].end == pool->n_rows); /* 1 */
 }
@@ -6098,49 +6062,87 @@ MEMOI void memoi_pool_lay(memoi_pool* pool, int64_t n_rows, const int64_t* sizes
     }
 }
 
-/* The rooms of a rank that gets sizes[1 .. n - 1] rows, and to which at most `most` return.
- * Returns the row of the latter. */
-MEMOI int64_t memoi_messages_lay(const memoi_shape* shape, memoi_pool* pool, int64_t* sizes,
-                                 int32_t n, int64_t most, memoi_exchange_room* rooms) {
-    const int64_t unit = MEMOI_POOL_ALIGNMENT;
-    const int64_t taken_row = (memoi_pool_rows(shape, MEMOI_POOL_GRADIENTS) - most) / unit * unit;
-    memoi_pool_lay(pool, memoi_pool_rows(shape, MEMOI_POOL_KEYS), sizes, n, rooms);
-    sizes[n] = most && shape->carried_type == MEMO_TYPE_F32
-                   ? shape->n_batch * shape->key_sharding.ring_tokens
-                   : 0;
-    memoi_pool_lay(pool, taken_row, sizes, n + 1, rooms + n + 1);
-    return taken_row;
-}
+/* ---- >>messages ---------------------------------------------------------------------------------
+ * Knows: how many rows each rank reads of whom, and what it computes with them.  Knows nothing of
+ * positions, heads, streams or times.
+ *
+ * The messages of all ranks are one list, in turns.  In a turn a rank sends keys to at most one
+ * rank and gets some from at most one, and so with contributions.  A rank takes no part in a turn
+ * in which it has no message.  Each rank makes the same list from the same numbers.
+ *
+ * Over nodes a row crosses to a node once.  The rank at the owner's place holds the rows that
+ * anybody in its node reads, and adds up the contributions to their gradients.  So there are four
+ * kinds of messages: keys from the owner or who holds them to the reader, and a contribution back;
+ * rows that cross from the owner to who holds them, and their sum back.  The latter two are on a
+ * stream of their own.  Who holds rows and reads them sends itself nothing.
+ *
+ * A message has a later turn than all that it waits for, and a rank enqueues turns of both streams
+ * in their order, so no two ranks wait for each other. */
 
-/* --- the list --- */
+/* Keys of an owner that a reader reads; the contribution to their gradients goes back. */
+typedef struct memoi_ring_message {
+    int32_t owner, reader;
+    int32_t source;   /* the owner, or who holds these keys for the reader's node */
+    int32_t crossing; /* whose rows they are; -1: the owner's */
+    int32_t step;     /* of the reader, which computes with them */
+    int32_t after[2]; /* by pools: of its steps, the last one whose rows lay in the same room */
+    int32_t turns[3]; /* of keys in forward and in backward, of the contribution */
+    int64_t n_rows, work;
+} memoi_ring_message;
+
+/* Rows of an owner that cross to another node. */
+typedef struct memoi_ring_crossing {
+    int32_t owner, holder;
+    int32_t number;           /* of those of the holder, in the order in which they come; from 1 */
+    int32_t first, n_readers; /* of_crossings[first .. first + n_readers - 1] read them */
+    int32_t turns[3];         /* of rows in forward and in backward, of the sum */
+    int64_t n_rows, row;      /* row: of their room */
+} memoi_ring_crossing;
+
+/* What travels in a turn: a message, or a crossing, or its contribution or sum. */
+typedef struct memoi_messages_event {
+    int32_t turn, index; /* turn: MEMOI_N_LINKS * turn + link */
+    int32_t is_given;
+} memoi_messages_event;
+
+/* The streams of messages, and the links under them. */
+enum { MEMOI_LINK_RING = 0, MEMOI_LINK_NODES, MEMOI_N_LINKS };
+
+/* A backward computes this part of own keys first, while the first keys arrive, and the rest last,
+ * while contributions leave. */
+enum { MEMOI_OWN_FIRST_PART = 3 };
+
+typedef struct memoi_messages {
+    const memoi_shape* shape;
+    int32_t n_ranks, n_nodes;
+    int64_t n_rows, work;             /* of all ranks; work with own keys, too */
+    const int64_t *rows_of, *work_of; /* (n_ranks, n_ranks): of a reader with keys of an owner */
+    const int64_t* crossing_rows;     /* (n_ranks, n_nodes): of an owner that a node reads */
+    const char* is_whole;             /* (n_ranks): own keys are one segment; NULL: none are */
+    int64_t times[MEMOI_N_LINKS][2];  /* of a row on a link: of keys, of a contribution */
+    int64_t lead;                     /* messages of a turn may differ so much in start */
+    /* In the order of steps, list[order[i]]; those of reader r from first_of_rank[r] on.  Crossings
+     * in the order in which they come, from first_of_holder[r] on. */
+    memoi_ring_message* list;
+    int32_t *order, *first_of_rank;
+    memoi_ring_crossing* crossings;
+    int32_t *held, *first_of_holder, *of_crossings;
+    memoi_messages_event* events[2]; /* of forward, of backward, by turns */
+    int32_t n_events[2];
+} memoi_messages;
 
 MEMOI int32_t memoi_messages_count(const memoi_messages* m) { return m->first_of_rank[m->n_ranks]; }
+MEMOI int32_t memoi_messages_crossings(const memoi_messages* m) {
+    return m->first_of_holder[m->n_ranks];
+}
 MEMOI int32_t memoi_messages_steps(const memoi_messages* m, int32_t reader) {
     return m->first_of_rank[reader + 1] - m->first_of_rank[reader];
 }
 MEMOI memoi_ring_message* memoi_messages_of(const memoi_messages* m, int32_t reader, int32_t step) {
-    return &m->list[m->first_of_rank[reader] + step - 1];
+    return &m->list[m->order[m->first_of_rank[reader] + step - 1]];
 }
-
-/* The next message of the list, if the reader reads anything of the owner. */
-MEMOI void memoi_messages_add(memoi_messages* m, int32_t owner, int32_t reader) {
-    const int64_t at = (int64_t)reader * m->n_ranks + owner;
-    memoi_ring_message* message = &m->list[m->first_of_rank[reader + 1]];
-    if (!m->rows_of[at] || owner == reader) return;
-    message->owner = owner;
-    message->reader = reader;
-    message->step = ++m->first_of_rank[reader + 1] - m->first_of_rank[reader];
-    message->n_rows = m->rows_of[at];
-    message->work = m->work_of[at];
-}
-
-/* The most rows that return to an owner at once. */
-MEMOI int64_t memoi_messages_most(const memoi_messages* m, int32_t owner) {
-    int64_t most = 0;
-    for (int32_t r = 0; r < m->n_ranks; r++)
-        if (r != owner) most = memob_max(most, m->rows_of[(int64_t)r * m->n_ranks + owner]);
-    return most;
-}
+/* A reader reads the rows of a crossing where it holds them. */
+MEMOI int memoi_messages_is_own(const memoi_ring_message* x) { return x->source == x->reader; }
 
 /* The time of work in a pass. */
 MEMOI int64_t memoi_messages_cost(int64_t work, int is_backward) {
@@ -6152,21 +6154,212 @@ MEMOI int64_t memoi_messages_own(const memoi_messages* m, int32_t r, int is_back
     return memoi_messages_cost(m->work_of[(int64_t)r * m->n_ranks + r], is_backward);
 }
 MEMOI int64_t memoi_messages_own_first(const memoi_messages* m, int32_t r, int is_backward) {
-    return memoi_messages_own(m, r, is_backward) / (is_backward ? MEMOI_OWN_FIRST_PART : 1);
+    const int64_t own = memoi_messages_own(m, r, is_backward);
+    if (!is_backward) return own;
+    return m->is_whole && m->is_whole[r] ? 0 : own / MEMOI_OWN_FIRST_PART;
+}
+
+/* --- creation --- */
+
+/* The crossings of all owners, by holders.  at: (n_ranks, n_nodes), where they are; -1: none. */
+MEMOI void memoi_messages_add_crossings(memoi_messages* m, int32_t* at, memob_arrays* arrays) {
+    const int32_t n = m->n_ranks, per = n / m->n_nodes, n_all = n * m->n_nodes;
+    int32_t n_crossings = 0;
+    for (int32_t i = 0; i < n_all && m->crossing_rows; i++) n_crossings += m->crossing_rows[i] > 0;
+    m->crossings = MEMOB_ARRAY(arrays, memoi_ring_crossing, n_crossings + 1);
+    m->held = MEMOB_ARRAY(arrays, int32_t, n_crossings + 1);
+    m->first_of_holder = MEMOB_ARRAY(arrays, int32_t, n + 1);
+    if (arrays->failed) return;
+    n_crossings = 0;
+    for (int32_t holder = 0; holder < n; holder++) {
+        m->first_of_holder[holder] = n_crossings;
+        for (int32_t owner = holder % per; owner < n; owner += per) {
+            const int32_t k = owner * m->n_nodes + holder / per;
+            at[k] = -1;
+            if (!m->crossing_rows || !m->crossing_rows[k]) continue;
+            at[k] = n_crossings;
+            m->crossings[n_crossings].owner = owner;
+            m->crossings[n_crossings].holder = holder;
+            m->crossings[n_crossings++].n_rows = m->crossing_rows[k];
+        }
+    }
+    m->first_of_holder[n] = n_crossings;
+}
+
+/* What each reader reads of others, by owners. */
+MEMOI void memoi_messages_add_all(memoi_messages* m, memob_arrays* arrays) {
+    const int32_t n = m->n_ranks, per = n / m->n_nodes;
+    int32_t n_messages = 0, n_read = 0, *at;
+    for (int64_t i = 0; i < (int64_t)n * n; i++) n_messages += m->rows_of[i] > 0;
+    m->list = MEMOB_ARRAY(arrays, memoi_ring_message, n_messages + 1);
+    m->order = MEMOB_ARRAY(arrays, int32_t, n_messages + 1);
+    m->of_crossings = MEMOB_ARRAY(arrays, int32_t, n_messages + 1);
+    m->first_of_rank = MEMOB_ARRAY(arrays, int32_t, n + 1);
+    at = MEMOB_ARRAY(arrays, int32_t, (int64_t)n * m->n_nodes);
+    if (!arrays->failed) memoi_messages_add_crossings(m, at, arrays);
+    if (arrays->failed) return;
+
+    n_messages = 0;
+    for (int32_t r = 0; r < n; r++) {
+        m->first_of_rank[r] = n_messages;
+        for (int32_t owner = 0; owner < n; owner++) {
+            const int64_t k = (int64_t)r * n + owner;
+            memoi_ring_message* x = &m->list[n_messages];
+            if (!m->rows_of[k] || owner == r) continue;
+            x->owner = x->source = owner;
+            x->reader = r;
+            x->crossing = owner / per == r / per ? -1 : at[owner * m->n_nodes + r / per];
+            x->n_rows = m->rows_of[k];
+            x->work = m->work_of[k];
+            n_messages++;
+            if (x->crossing < 0) continue;
+            x->source = m->crossings[x->crossing].holder;
+            m->crossings[x->crossing].n_readers++;
+            if (memoi_messages_is_own(x)) x->n_rows = m->crossings[x->crossing].n_rows;
+        }
+    }
+    m->first_of_rank[n] = n_messages;
+
+    /* The readers of each crossing. */
+    for (int32_t c = 0; c < memoi_messages_crossings(m); c++) {
+        m->crossings[c].first = n_read;
+        n_read += m->crossings[c].n_readers;
+        m->crossings[c].n_readers = 0;
+    }
+    for (int32_t i = 0; i < n_messages; i++) {
+        memoi_ring_crossing* c = &m->crossings[memob_max(m->list[i].crossing, 0)];
+        if (m->list[i].crossing >= 0) m->of_crossings[c->first + c->n_readers++] = i;
+    }
+}
+
+/* Puts messages of readers, or crossings of holders, in the order of keys: of index. */
+MEMOI void memoi_messages_put(memoi_messages* m, int is_held, memob_keyed* keys, int32_t n,
+                              memob_arrays* scratch) {
+    int32_t* next = MEMOB_ARRAY(scratch, int32_t, m->n_ranks);
+    const int32_t* first = is_held ? m->first_of_holder : m->first_of_rank;
+    if (scratch->failed) return;
+    memob_keyed_sort(keys, n);
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t k = (int32_t)keys[i].index;
+        const int32_t r = is_held ? m->crossings[k].holder : m->list[k].reader;
+        (is_held ? m->held : m->order)[first[r] + next[r]++] = k;
+    }
+}
+
+/* Fewest rows first, then by distance. */
+MEMOI void memoi_messages_by_rows(memoi_messages* m, memob_arrays* scratch) {
+    const int32_t n = m->n_ranks, n_messages = memoi_messages_count(m);
+    const int32_t n_crossings = memoi_messages_crossings(m);
+    memob_keyed* keys = MEMOB_ARRAY(scratch, memob_keyed, memob_max(n_messages, n_crossings) + 1);
+    if (scratch->failed) return;
+    for (int32_t i = 0; i < n_messages; i++) {
+        const memoi_ring_message* x = &m->list[i];
+        keys[i] = memob_keyed_of(x->n_rows * n + (x->reader - x->owner + n) % n, i);
+    }
+    memoi_messages_put(m, 0, keys, n_messages, scratch);
+    for (int32_t c = 0; c < n_crossings; c++) {
+        const memoi_ring_crossing* x = &m->crossings[c];
+        keys[c] = memob_keyed_of(x->n_rows * n + (x->holder - x->owner + n) % n, c);
+    }
+    memoi_messages_put(m, 1, keys, n_crossings, scratch);
+}
+
+/* All of a distance between nodes, and in it of a distance within a node; distances of fewest rows
+ * first, but those of the own node before. */
+MEMOI void memoi_messages_by_distance(memoi_messages* m, memob_arrays* scratch) {
+    const int32_t n = m->n_ranks, n_nodes = m->n_nodes, per = n / n_nodes;
+    const int32_t n_messages = memoi_messages_count(m), n_crossings = memoi_messages_crossings(m);
+    memob_keyed* keys = MEMOB_ARRAY(scratch, memob_keyed, memob_max(n_messages, n_crossings) + 1);
+    memob_keyed* of_nodes = MEMOB_ARRAY(scratch, memob_keyed, n_nodes);
+    memob_keyed* within = MEMOB_ARRAY(scratch, memob_keyed, per);
+    int64_t* rows = MEMOB_ARRAY(scratch, int64_t, n);            /* by distances */
+    int32_t* places = MEMOB_ARRAY(scratch, int32_t, n);          /* of a distance in the order */
+    int32_t* of = MEMOB_ARRAY(scratch, int32_t, n_messages + 1); /* a message's distance */
+    if (scratch->failed) return;
+    for (int32_t i = 0; i < n_messages; i++) {
+        const memoi_ring_message* x = &m->list[i];
+        const int32_t d = (x->reader / per - x->owner / per + n_nodes) % n_nodes;
+        of[i] = d * per + (x->reader % per - x->owner % per + per) % per;
+        rows[of[i]] += x->n_rows;
+        if (d) of_nodes[d].key += x->n_rows;
+    }
+    for (int32_t d = 0; d < n_nodes; d++) of_nodes[d].index = d;
+    memob_keyed_sort(of_nodes, n_nodes);
+    for (int32_t i = 0; i < n_nodes; i++) {
+        const int32_t first = (int32_t)of_nodes[i].index * per;
+        for (int32_t k = 0; k < per; k++) within[k] = memob_keyed_of(rows[first + k], k);
+        memob_keyed_sort(within, per);
+        for (int32_t k = 0; k < per; k++) places[first + within[k].index] = i * per + k;
+    }
+
+    for (int32_t i = 0; i < n_messages; i++) keys[i] = memob_keyed_of(places[of[i]], i);
+    memoi_messages_put(m, 0, keys, n_messages, scratch);
+    for (int32_t c = 0; c < n_crossings; c++) {
+        const memoi_ring_crossing* x = &m->crossings[c];
+        const int32_t d = (x->holder / per - x->owner / per + n_nodes) % n_nodes;
+        keys[c] = memob_keyed_of(places[d * per], c);
+    }
+    memoi_messages_put(m, 1, keys, n_crossings, scratch);
+}
+
+/* --- rooms --- */
+
+/* The rooms of a rank that gets keys[1 .. n - 1] rows, and contributes given[1 .. n - 1]; given[n]:
+ * of its own contribution, if that is computed apart.  At most `most` rows return to it at once.
+ * Returns the row of these. */
+MEMOI int64_t memoi_messages_lay(const memoi_shape* shape, memoi_pool* pool, const int64_t* keys,
+                                 const int64_t* given, int32_t n, int64_t most,
+                                 memoi_exchange_room* rooms) {
+    const int64_t unit = MEMOI_POOL_ALIGNMENT;
+    const int64_t taken_row = (memoi_pool_rows(shape, MEMOI_POOL_GRADIENTS) - most) / unit * unit;
+    memoi_pool_lay(pool, memoi_pool_rows(shape, MEMOI_POOL_KEYS), keys, n, rooms);
+    memoi_pool_lay(pool, taken_row, given, n + 1, rooms + n + 1);
+    return taken_row;
+}
+
+/* What a rank lays: its steps, own contribution and what returns at once.  Arrays of its steps + 2.
+ * Returns the latter. */
+MEMOI int64_t memoi_messages_sizes(const memoi_messages* m, int32_t r, const int64_t* returns,
+                                   const char* has_others, int64_t* keys, int64_t* given) {
+    const int32_t n = memoi_messages_steps(m, r) + 1;
+    for (int32_t k = 1; k < n; k++) {
+        const memoi_ring_message* x = memoi_messages_of(m, r, k);
+        given[k] = x->n_rows;
+        keys[k] = memoi_messages_is_own(x) ? 0 : x->n_rows;
+    }
+    given[n] = has_others[r] && m->shape->carried_type == MEMO_TYPE_F32
+                   ? m->shape->n_batch * m->shape->key_sharding.ring_tokens
+                   : 0;
+    return returns[r];
+}
+
+/* The most rows that return to each rank at once within its node, and whether others of its node
+ * contribute to its own keys. */
+MEMOI void memoi_messages_find_returns(const memoi_messages* m, int64_t* returns,
+                                       char* has_others) {
+    for (int32_t i = 0; i < memoi_messages_count(m); i++) {
+        const memoi_ring_message* x = &m->list[i];
+        has_others[x->owner] |= x->crossing < 0;
+        if (!memoi_messages_is_own(x))
+            returns[x->source] = memob_max(returns[x->source], x->n_rows);
+    }
 }
 
 /* Finds the rooms of all ranks, for the order that their steps have. */
 MEMOI void memoi_messages_find_rooms(memoi_messages* m, memob_arrays* scratch) {
     const int64_t n = m->n_ranks;
-    int64_t* sizes = MEMOB_ARRAY(scratch, int64_t, n + 1);
+    int64_t* sizes = MEMOB_ARRAY(scratch, int64_t, 2 * (n + 2));
+    int64_t* returns = MEMOB_ARRAY(scratch, int64_t, n);
+    char* has_others = MEMOB_ARRAY(scratch, char, n);
     memoi_exchange_room* rooms = MEMOB_ARRAY(scratch, memoi_exchange_room, 2 * (n + 1));
     memoi_pool pool = MEMO_ZERO(memoi_pool);
     pool.stretches = MEMOB_ARRAY(scratch, memoi_pool_stretch, 2 * n + 5);
-    for (int32_t r = 0; r < n && !scratch->failed; r++) {
+    if (scratch->failed) return;
+    memoi_messages_find_returns(m, returns, has_others);
+    for (int32_t r = 0; r < n; r++) {
         const int32_t n_steps = memoi_messages_steps(m, r);
-        for (int32_t k = 1; k <= n_steps; k++) sizes[k] = memoi_messages_of(m, r, k)->n_rows;
-        (void)memoi_messages_lay(m->shape, &pool, sizes, n_steps + 1, memoi_messages_most(m, r),
-                                 rooms);
+        const int64_t most = memoi_messages_sizes(m, r, returns, has_others, sizes, sizes + n + 2);
+        (void)memoi_messages_lay(m->shape, &pool, sizes, sizes + n + 2, n_steps + 1, most, rooms);
         for (int32_t k = 1; k <= n_steps; k++) {
             memoi_ring_message* message = memoi_messages_of(m, r, k);
             message->after[MEMOI_POOL_KEYS] = rooms[k].after;
@@ -6175,490 +6368,785 @@ MEMOI void memoi_messages_find_rooms(memoi_messages* m, memob_arrays* scratch) {
     }
 }
 
-/* --- the order by distance --- */
-
-/* Contributions that keys may overtake; what waits for them then is gradients alone. */
-enum { MEMOI_TURNS_OVERTAKEN = 4 };
-
-/* All messages of a distance have a turn.  Keys of distance k come behind contribution behind[k].
- * Keys and a contribution that may begin at the same time, on the rank that gets room last, share a
- * turn.  turns: (2, n) of the keys and of the contributions of a distance. */
-MEMOI void memoi_messages_join_turns(int32_t n, int is_backward, const int32_t* gates,
-                                     const int32_t* behind, int32_t* turns) {
-    int32_t turn = -1, k = 1, given = 0, gate = 0; /* of the last turn */
-    for (int32_t t = 0; t < (is_backward ? n : 1); t++) {
-        if (t) {
-            if (turn < 0 || given || gate != t) turn++;
-            turns[n + t] = turn;
-            given = 1;
-        }
-        for (; k < n && (!is_backward || behind[k] <= t); k++) {
-            turns[k] = ++turn;
-            given = 0;
-            gate = gates[k];
-        }
-    }
-    MEMO_ASSERT(k == n); /* 3 */
+/* Do rooms for rows that cross lie in the same place? */
+MEMOI int memoi_messages_overlap(const memoi_ring_crossing* a, int64_t row, int64_t n_rows) {
+    return a->row < row + n_rows && row < a->row + a->n_rows;
 }
 
-/* Keys lie behind the contributions that must leave before the step that gives them room, and two
- * steps more, which would wait else.  ranks: (n_ranks) of distances in the order of turns. */
-MEMOI void memoi_messages_take_distances(memoi_messages* m, const int32_t* order,
-                                         memob_arrays* scratch) {
-    const int32_t n = m->n_ranks;
-    int32_t* gates = MEMOB_ARRAY(scratch, int32_t, n);
-    int32_t* behind = MEMOB_ARRAY(scratch, int32_t, n);
-    int32_t* turns = MEMOB_ARRAY(scratch, int32_t, 2 * (int64_t)n);
-    int32_t* places = MEMOB_ARRAY(scratch, int32_t, (int64_t)n + 1); /* in order, of steps */
-    if (scratch->failed) return;
-    for (int32_t r = 0; r < n; r++) {
-        int32_t last = 0, s = 1; /* contributions before steps below s */
-        for (int32_t k = 1; k <= memoi_messages_steps(m, r); k++) {
-            const memoi_ring_message* message = memoi_messages_of(m, r, k);
-            const int32_t after = message->after[MEMOI_POOL_KEYS];
-            const int32_t place = places[k] = order[(r - message->owner + n) % n];
-            for (; s <= after + 2 && s < k; s++)
-                last = (int32_t)memob_max(last,
-                                          memoi_messages_of(m, r, s)->after[MEMOI_POOL_GRADIENTS]);
-            gates[place] = (int32_t)memob_max(gates[place], places[after]);
-            behind[place] = (int32_t)memob_max(
-                behind[place], places[memob_max(after - MEMOI_TURNS_OVERTAKEN, last)]);
-        }
-    }
+/* ---- >>order of messages ------------------------------------------------------------------------
+ * Knows: messages and crossings, their times and rooms, as integers.  Knows nothing of positions,
+ * heads or streams.
+ *
+ * A pass is played once: next is always what can begin first.  A rank sends and receives one
+ * message at a time, within its node and between nodes at once.
+ *
+ * 1. Something can begin while anything is left. */
 
-    for (int i = 0; i < 2; i++) {
-        memoi_messages_join_turns(n, i, gates, behind, turns);
-        for (int32_t k = 0; k < memoi_messages_count(m); k++) {
-            memoi_ring_message* message = &m->list[k];
-            const int32_t place = order[(message->reader - message->owner + n) % n];
-            message->turns[i] = turns[place];
-            if (i) message->turns[2] = turns[n + place];
-        }
-    }
-}
+/* A link of a rank. */
+typedef struct memoi_play_port {
+    int64_t sends, receives, turn_start; /* free from these times on; of its last turn */
+    int32_t turn, has[4];                /* in it received and sent: keys, contributions */
+} memoi_play_port;
 
-/* Distances with fewest rows come first, as in a pool that others fill. */
-MEMOI void memoi_messages_by_distance(memoi_messages* m, memob_arrays* scratch) {
-    const int32_t n = m->n_ranks;
-    memob_keyed* distances = MEMOB_ARRAY(scratch, memob_keyed, n);
-    int32_t* order = MEMOB_ARRAY(scratch, int32_t, n); /* place of a distance */
-    if (scratch->failed) return;
-    for (int32_t d = 0; d < n; d++) {
-        distances[d].index = d;
-        for (int32_t r = 0; r < n && d; r++)
-            distances[d].key += m->rows_of[(int64_t)r * n + (r - d + n) % n];
-    }
-    memob_keyed_sort(distances, n);
-    for (int32_t i = 0; i < n; i++) order[distances[i].index] = i;
-    for (int32_t r = 0; r < n; r++) {
-        m->first_of_rank[r + 1] = m->first_of_rank[r];
-        for (int32_t i = 0; i < n; i++)
-            memoi_messages_add(m, (r - (int32_t)distances[i].index + n) % n, r);
-    }
-    memoi_messages_find_rooms(m, scratch);
-    memoi_messages_take_distances(m, order, scratch);
-}
-
-/* --- the order by time --- */
-
-/* A rank as messages are put in order. */
-typedef struct memoi_messages_rank {
-    int64_t sends, receives, computes;      /* it is free from these times on */
-    int64_t start;                          /* when its next message may begin */
-    int32_t next, is_given;                 /* which message, from its first one; a contribution? */
+typedef struct memoi_play_rank {
+    memoi_play_port links[MEMOI_N_LINKS];
+    int64_t computes;                       /* it is free from this time on */
     int32_t n_brought, n_computed, n_given; /* its steps, so far */
     int32_t oldest;                         /* step whose rows may still be in the pool */
-    int64_t used, freed;  /* rows that the pool ever had; without those from `oldest` on */
-    int32_t turn, has[4]; /* its last one; received and sent: keys, contributions */
-    int64_t turn_start;
-} memoi_messages_rank;
+    int64_t used, freed;       /* rows that the pool ever had; without those from `oldest` on */
+    int32_t n_near, n_ready;   /* messages not brought: of its node; of crossings that are there */
+    int32_t n_crossed, n_sums; /* crossings that came to it; of which all contributions have */
+} memoi_play_rank;
 
-typedef struct memoi_messages_play {
+/* What is known of a message, or INT64_MAX. */
+typedef struct memoi_play_step {
+    int64_t arrived, computed, left; /* keys; what is computed with them; its contribution */
+    int32_t level;                   /* of what is computed: the last turn that it waits for */
+} memoi_play_step;
+typedef struct memoi_play_crossing {
+    int64_t crossed, used, summed, released; /* used, summed: by readers so far */
+    int32_t n_used, n_summed, used_level, sum_level, released_level;
+} memoi_play_crossing;
+
+/* A rank as a reader, or as one who holds rows, and what it can begin next. */
+typedef struct memoi_play_actor {
+    int64_t start, later; /* of what starts at the same time the one with less `later` is first */
+    int32_t index, is_given; /* of what */
+    int32_t at;              /* in heap */
+} memoi_play_actor;
+
+typedef struct memoi_play {
     memoi_messages* m;
-    int is_backward;
-    memoi_messages_rank* ranks;
-    int64_t* ends;   /* of steps, as in list */
-    int32_t* levels; /* of steps, the last turn that one waits for */
-    int32_t* heap;   /* of ranks, the first one has the earliest start */
-    int32_t n_heap;
-    int64_t pool_rows;
-} memoi_messages_play;
+    int is_backward, is_fixed; /* the order of steps and crossings is given */
+    memoi_play_rank* ranks;
+    memoi_play_step* steps;
+    memoi_play_crossing* crossings;
+    int32_t *near, *ready; /* messages of each rank that are not brought */
+    int32_t* sums;         /* crossings of each rank */
+    memoi_play_actor* actors;
+    int32_t *heap, n_heap; /* of actors; the first one has the earliest start */
+    int32_t n_left;
+    int64_t pool_rows[2]; /* of keys, of held keys */
+} memoi_play;
 
-/* A rank looks at so many messages. */
+/* A rank looks at so many messages of a kind. */
 enum { MEMOI_MESSAGES_LOOK = 3 };
 
-MEMOI int64_t memoi_messages_pool_rows(const memoi_ring_message* message) {
-    return memob_align_up(message->n_rows, MEMOI_POOL_ALIGNMENT);
+MEMOI int64_t memoi_play_pool_rows(const memoi_ring_message* x) {
+    return memoi_messages_is_own(x) ? 0 : memob_align_up(x->n_rows, MEMOI_POOL_ALIGNMENT);
+}
+MEMOI int32_t memoi_play_of(const memoi_play* p, int32_t r, int32_t k) {
+    return p->m->order[p->m->first_of_rank[r] + k];
+}
+/* When a message may begin, by its link. */
+MEMOI int64_t memoi_play_link(const memoi_play* p, int link, int32_t from, int32_t to) {
+    return memob_max(p->ranks[from].links[link].sends, p->ranks[to].links[link].receives);
 }
 
-/* When the pool has room for a message more; forward finds the order that makes rooms. */
-MEMOI int64_t memoi_messages_room_at(const memoi_messages_play* p,
-                                     const memoi_ring_message* message) {
-    const memoi_messages_rank* rank = &p->ranks[message->reader];
-    const int32_t first = p->m->first_of_rank[message->reader];
-    const int64_t n = memoi_messages_pool_rows(message);
+/* --- rooms --- */
+
+/* When there is room for the keys of a message more.  The first play finds the order that makes
+ * rooms, with rows that leave as they came. */
+MEMOI int64_t memoi_play_room(const memoi_play* p, const memoi_ring_message* x) {
+    const memoi_play_rank* rank = &p->ranks[x->reader];
     int64_t freed = rank->freed, at = 0;
-    if (p->is_backward) {
-        const int32_t after = message->after[MEMOI_POOL_KEYS];
+    if (p->is_fixed) {
+        const int32_t after = x->after[MEMOI_POOL_KEYS];
         if (after > rank->n_computed) return INT64_MAX;
-        return after ? p->ends[first + after - 1] : 0;
+        return after ? p->steps[memoi_play_of(p, x->reader, after - 1)].computed : 0;
     }
-    for (int32_t s = rank->oldest; rank->used - freed + n > p->pool_rows; s++) {
-        freed += memoi_messages_pool_rows(&p->m->list[first + s]);
-        at = p->ends[first + s];
+    for (int32_t k = rank->oldest; rank->used - freed + memoi_play_pool_rows(x) > p->pool_rows[0];
+         k++) {
+        const int32_t i = memoi_play_of(p, x->reader, k);
+        freed += memoi_play_pool_rows(&p->m->list[i]);
+        at = p->steps[i].computed;
     }
     return at;
 }
 
-/* Chooses the message of a rank that can begin first. */
-MEMOI void memoi_messages_look(memoi_messages_play* p, int32_t r) {
-    memoi_messages_rank* rank = &p->ranks[r];
-    const int32_t first = p->m->first_of_rank[r], n = memoi_messages_steps(p->m, r);
-    const int32_t looks = p->is_backward ? 1 : MEMOI_MESSAGES_LOOK;
-    const int32_t end = (int32_t)memob_min(n, rank->n_brought + looks);
-    rank->start = INT64_MAX;
-    if (p->is_backward && rank->n_given < rank->n_computed) {
-        const memoi_ring_message* given = &p->m->list[first + rank->n_given];
-        rank->start = memob_max(memob_max(p->ends[first + rank->n_given], rank->sends),
-                                memob_max(p->ranks[given->owner].receives,
-                                          memoi_messages_own_first(p->m, given->owner, 1)));
-        rank->is_given = 1;
+/* When rows of a pool of held keys are free of all crossings that came before; level: the last turn
+ * that this takes. */
+MEMOI int64_t memoi_play_rows_free(const memoi_play* p, int32_t holder, int64_t row, int64_t n_rows,
+                                   int32_t* level) {
+    const int32_t* held = p->m->held + p->m->first_of_holder[holder];
+    int64_t at = 0;
+    *level = 0;
+    for (int32_t k = 0; k < p->ranks[holder].n_crossed; k++) {
+        const memoi_play_crossing* c = &p->crossings[held[k]];
+        if (!memoi_messages_overlap(&p->m->crossings[held[k]], row, n_rows)) continue;
+        at = memob_max(at, c->released);
+        *level = (int32_t)memob_max(*level, c->released_level);
     }
-    for (int32_t i = rank->n_brought; i < end; i++) {
-        const memoi_ring_message* message = &p->m->list[first + i];
-        int64_t at = memob_max(rank->receives, p->ranks[message->owner].sends);
-        if (at >= rank->start) continue;
-        at = memob_max(at, memoi_messages_room_at(p, message));
-        if (at >= rank->start) continue;
-        rank->start = at;
-        rank->next = i;
-        rank->is_given = 0;
+    return at;
+}
+
+/* When there is room for a crossing more, and where: as low as is first free. */
+MEMOI int64_t memoi_play_held_room(const memoi_play* p, const memoi_ring_crossing* x, int64_t* row,
+                                   int32_t* level) {
+    const int32_t* held = p->m->held + p->m->first_of_holder[x->holder];
+    const int64_t unit = MEMOI_POOL_ALIGNMENT;
+    int64_t at = INT64_MAX;
+    *row = x->row;
+    if (p->is_backward) return memoi_play_rows_free(p, x->holder, x->row, x->n_rows, level);
+    for (int32_t k = -1; k < p->ranks[x->holder].n_crossed; k++) {
+        const memoi_ring_crossing* c = k < 0 ? NULL : &p->m->crossings[held[k]];
+        const int64_t here = c ? memob_align_up(c->row + c->n_rows, unit) : 0;
+        int32_t level_here;
+        int64_t free_at;
+        if (here + x->n_rows > p->pool_rows[1]) continue;
+        free_at = memoi_play_rows_free(p, x->holder, here, x->n_rows, &level_here);
+        if (free_at > at || (free_at == at && here >= *row)) continue;
+        at = free_at;
+        *row = here;
+        *level = level_here;
+    }
+    return at;
+}
+
+/* --- what can begin first --- */
+
+MEMOI void memoi_play_offer(memoi_play_actor* actor, int64_t start, int32_t index, int is_given) {
+    if (start >= actor->start) return;
+    actor->start = start;
+    actor->index = index;
+    actor->is_given = is_given;
+}
+
+MEMOI void memoi_play_look_at(const memoi_play* p, memoi_play_actor* actor, int32_t i) {
+    const memoi_ring_message* x = &p->m->list[i];
+    int64_t at = x->crossing < 0 ? 0 : p->crossings[x->crossing].crossed;
+    if (!memoi_messages_is_own(x)) {
+        at = memob_max(at, memoi_play_link(p, MEMOI_LINK_RING, x->source, x->reader));
+        if (at >= actor->start) return;
+        at = memob_max(at, memoi_play_room(p, x));
+    }
+    memoi_play_offer(actor, at, i, 0);
+}
+
+/* What a reader can do next. */
+MEMOI void memoi_play_look_reader(const memoi_play* p, memoi_play_actor* actor, int32_t r) {
+    const memoi_play_rank* rank = &p->ranks[r];
+    const int32_t first = p->m->first_of_rank[r];
+    if (p->is_backward && rank->n_given < rank->n_computed) {
+        const int32_t i = memoi_play_of(p, r, rank->n_given);
+        const memoi_ring_message* x = &p->m->list[i];
+        int64_t at = p->steps[i].computed;
+        if (!memoi_messages_is_own(x))
+            at = memob_max(at, memoi_play_link(p, MEMOI_LINK_RING, r, x->source));
+        if (x->crossing < 0) at = memob_max(at, memoi_messages_own_first(p->m, x->owner, 1));
+        memoi_play_offer(actor, at, i, 1);
+    }
+    if (p->is_fixed) {
+        if (rank->n_brought < memoi_messages_steps(p->m, r))
+            memoi_play_look_at(p, actor, memoi_play_of(p, r, rank->n_brought));
+        return;
+    }
+    for (int32_t k = 0; k < rank->n_near && k < MEMOI_MESSAGES_LOOK; k++)
+        memoi_play_look_at(p, actor, p->near[first + k]);
+    for (int32_t k = 0; k < rank->n_ready && k < MEMOI_MESSAGES_LOOK; k++)
+        memoi_play_look_at(p, actor, p->ready[first + k]);
+}
+
+/* What a rank can do next between nodes: rows that it will hold, or a sum that returns. */
+MEMOI void memoi_play_look_holder(const memoi_play* p, memoi_play_actor* actor, int32_t r) {
+    const memoi_messages* m = p->m;
+    const memoi_play_rank* rank = &p->ranks[r];
+    const int32_t first = m->first_of_holder[r], n = m->first_of_holder[r + 1] - first;
+    const int32_t looks = p->is_fixed ? 1 : MEMOI_MESSAGES_LOOK;
+    for (int32_t k = rank->n_crossed; k < n && k < rank->n_crossed + looks; k++) {
+        const memoi_ring_crossing* x = &m->crossings[m->held[first + k]];
+        int64_t at = memoi_play_link(p, MEMOI_LINK_NODES, x->owner, r), row;
+        int32_t level;
+        if (at >= actor->start) continue;
+        memoi_play_offer(actor, memob_max(at, memoi_play_held_room(p, x, &row, &level)),
+                         m->held[first + k], 0);
+    }
+    if (rank->n_sums) {
+        const int32_t c = p->sums[first];
+        const int32_t owner = m->crossings[c].owner;
+        memoi_play_offer(
+            actor,
+            memob_max(p->crossings[c].summed, memoi_play_link(p, MEMOI_LINK_NODES, r, owner)), c,
+            1);
     }
 }
 
-/* Among messages that can begin at the same time: that of the rank that has least to compute. */
-MEMOI int memoi_messages_is_before(const memoi_messages_play* p, int32_t a, int32_t b) {
-    const memoi_messages_rank *x = &p->ranks[a], *y = &p->ranks[b];
-    if (x->start != y->start) return x->start < y->start;
-    return x->computes != y->computes ? x->computes < y->computes : a < b;
+/* Of what can begin at the same time, rows that cross are first; then the rank that has least to
+ * compute. */
+MEMOI void memoi_play_look(const memoi_play* p, int32_t a) {
+    memoi_play_actor* actor = &p->actors[a];
+    actor->start = INT64_MAX;
+    (a % 2 ? memoi_play_look_holder : memoi_play_look_reader)(p, actor, a / 2);
+    actor->later = a % 2 ? actor->is_given - 1 : p->ranks[a / 2].computes;
 }
-MEMOI void memoi_messages_sift(memoi_messages_play* p, int32_t i) {
-    int32_t* heap = p->heap;
+
+MEMOI int memoi_play_is_before(const memoi_play* p, int32_t a, int32_t b) {
+    const memoi_play_actor *x = &p->actors[a], *y = &p->actors[b];
+    if (x->start != y->start) return x->start < y->start;
+    return x->later != y->later ? x->later < y->later : a < b;
+}
+MEMOI void memoi_play_put(memoi_play* p, int32_t i, int32_t a) {
+    p->heap[i] = a;
+    p->actors[a].at = i;
+}
+MEMOI void memoi_play_sift(memoi_play* p, int32_t a) {
+    int32_t i = p->actors[a].at;
+    while (i && memoi_play_is_before(p, a, p->heap[(i - 1) / 2])) {
+        memoi_play_put(p, i, p->heap[(i - 1) / 2]);
+        i = (i - 1) / 2;
+    }
     for (;;) {
-        const int32_t r = heap[i];
         int32_t child = 2 * i + 1;
-        if (child >= p->n_heap) return;
-        child += child + 1 < p->n_heap && memoi_messages_is_before(p, heap[child + 1], heap[child]);
-        if (!memoi_messages_is_before(p, heap[child], r)) return;
-        heap[i] = heap[child];
-        heap[child] = r;
+        if (child >= p->n_heap) break;
+        child +=
+            child + 1 < p->n_heap && memoi_play_is_before(p, p->heap[child + 1], p->heap[child]);
+        if (!memoi_play_is_before(p, p->heap[child], a)) break;
+        memoi_play_put(p, i, p->heap[child]);
         i = child;
     }
+    memoi_play_put(p, i, a);
+}
+/* An actor may begin something earlier than before. */
+MEMOI void memoi_play_look_again(memoi_play* p, int32_t a) {
+    memoi_play_look(p, a);
+    memoi_play_sift(p, a);
 }
 
-/* The turn of a message that begins at this time, behind turn `level`: the present one of both
- * ranks, if they have no such message in it. */
-MEMOI int32_t memoi_messages_turn(memoi_messages_play* p, int32_t from, int32_t to, int is_given,
-                                  int64_t at, int32_t level) {
+/* --- what begins --- */
+
+/* The turn of what begins at this time, behind turn `level`: the present one of both ranks, if they
+ * have no such message in it. */
+MEMOI int32_t memoi_play_turn(memoi_play* p, int link, int32_t from, int32_t to, int is_given,
+                              int64_t at, int32_t level) {
     const int32_t ends[2] = {to, from};
     int32_t turn = level + 1;
     for (int i = 0; i < 2; i++) {
-        const memoi_messages_rank* rank = &p->ranks[ends[i]];
-        const int is_full = rank->has[2 * is_given + i] || at - rank->turn_start > p->m->lead;
-        turn = (int32_t)memob_max(turn, rank->turn + is_full);
+        const memoi_play_port* x = &p->ranks[ends[i]].links[link];
+        const int is_full = x->has[2 * is_given + i] || at - x->turn_start > p->m->lead;
+        turn = (int32_t)memob_max(turn, x->turn + is_full);
     }
     for (int i = 0; i < 2; i++) {
-        memoi_messages_rank* rank = &p->ranks[ends[i]];
-        if (rank->turn != turn) {
-            memset(rank->has, 0, sizeof rank->has);
-            rank->turn_start = at;
+        memoi_play_port* x = &p->ranks[ends[i]].links[link];
+        if (x->turn != turn) {
+            memset(x->has, 0, sizeof x->has);
+            x->turn_start = at;
         }
-        rank->turn = turn;
-        rank->has[2 * is_given + i] = 1;
+        x->turn = turn;
+        x->has[2 * is_given + i] = 1;
     }
     return turn;
 }
 
+/* Takes an entry from a queue of n + 1. */
+MEMOI void memoi_play_take(int32_t* queue, int32_t n, int32_t entry) {
+    int32_t k = 0;
+    while (queue[k] != entry) k++;
+    memmove(queue + k, queue + k + 1, (size_t)(n - k) * sizeof *queue);
+}
+
+/* A reader has read rows of a crossing. */
+MEMOI void memoi_play_use(memoi_play* p, int32_t c, int64_t at, int32_t level) {
+    memoi_play_crossing* x = &p->crossings[c];
+    x->used = memob_max(x->used, at);
+    x->used_level = (int32_t)memob_max(x->used_level, level);
+    if (++x->n_used < p->m->crossings[c].n_readers || p->is_backward) return;
+    x->released = x->used;
+    x->released_level = x->used_level;
+    memoi_play_look_again(p, 2 * p->m->crossings[c].holder + 1);
+}
+
 /* The steps that have their keys, and room for what they contribute. */
-MEMOI void memoi_messages_advance(memoi_messages_play* p, int32_t r) {
-    memoi_messages_rank* rank = &p->ranks[r];
-    const int32_t first = p->m->first_of_rank[r];
+MEMOI void memoi_play_compute(memoi_play* p, int32_t r) {
+    memoi_play_rank* rank = &p->ranks[r];
     while (rank->n_computed < rank->n_brought) {
-        const int32_t i = first + rank->n_computed;
-        const memoi_ring_message* message = &p->m->list[i];
-        const int32_t after = p->is_backward ? message->after[MEMOI_POOL_GRADIENTS] : 0;
-        int32_t level = message->turns[p->is_backward];
+        const int32_t i = memoi_play_of(p, r, rank->n_computed);
+        const memoi_ring_message* x = &p->m->list[i];
+        const int32_t after = p->is_backward ? x->after[MEMOI_POOL_GRADIENTS] : 0;
+        memoi_play_step* step = &p->steps[i];
+        step->level = x->turns[p->is_backward];
         if (after > rank->n_given) return;
-        if (after) level = (int32_t)memob_max(level, p->m->list[first + after - 1].turns[2]);
-        if (rank->n_computed) level = (int32_t)memob_max(level, p->levels[i - 1]);
-        rank->computes = memob_max(rank->computes, p->ends[i]); /* the keys are there */
-        rank->computes += memoi_messages_cost(message->work, p->is_backward);
-        p->ends[i] = rank->computes;
-        p->levels[i] = level;
+        if (after) {
+            const int32_t before = memoi_play_of(p, r, after - 1);
+            step->level = (int32_t)memob_max(step->level, p->m->list[before].turns[2]);
+            rank->computes = memob_max(rank->computes, p->steps[before].left);
+        }
+        if (rank->n_computed)
+            step->level = (int32_t)memob_max(
+                step->level, p->steps[memoi_play_of(p, r, rank->n_computed - 1)].level);
+        rank->computes =
+            memob_max(rank->computes, step->arrived) + memoi_messages_cost(x->work, p->is_backward);
+        step->computed = rank->computes;
         rank->n_computed++;
+        if (memoi_messages_is_own(x)) memoi_play_use(p, x->crossing, step->computed, step->level);
+    }
+}
+
+/* Keys leave for their reader; in the first play they become those of its next step. */
+MEMOI void memoi_play_bring(memoi_play* p, int32_t i, int64_t start) {
+    memoi_messages* m = p->m;
+    memoi_ring_message* x = &m->list[i];
+    const int32_t r = x->reader, first = m->first_of_rank[r];
+    memoi_play_rank* rank = &p->ranks[r];
+    memoi_play_step* step = &p->steps[i];
+    const int32_t after = p->is_fixed ? x->after[MEMOI_POOL_KEYS] : rank->n_brought;
+    int32_t level = after ? p->steps[memoi_play_of(p, r, after - 1)].level : 0;
+    step->arrived = start;
+    if (x->crossing >= 0)
+        level = (int32_t)memob_max(level, m->crossings[x->crossing].turns[p->is_backward]);
+    if (!p->is_fixed) {
+        memoi_play_take((x->crossing < 0 ? p->near : p->ready) + first,
+                        x->crossing < 0 ? --rank->n_near : --rank->n_ready, i);
+        m->order[first + rank->n_brought] = i;
+    }
+
+    /* It travels, and a row that has crossed may be passed on. */
+    x->step = ++rank->n_brought;
+    x->turns[p->is_backward] = level;
+    if (!memoi_messages_is_own(x)) {
+        x->turns[p->is_backward] =
+            memoi_play_turn(p, MEMOI_LINK_RING, x->source, r, 0, start, level);
+        step->arrived += x->n_rows * m->times[MEMOI_LINK_RING][0];
+        rank->links[MEMOI_LINK_RING].receives = step->arrived;
+        p->ranks[x->source].links[MEMOI_LINK_RING].sends = step->arrived;
+        if (x->crossing >= 0)
+            memoi_play_use(p, x->crossing, step->arrived, x->turns[p->is_backward]);
+    }
+    if (p->is_fixed) return;
+
+    /* Rooms of what is computed by then are free. */
+    rank->used += memoi_play_pool_rows(x);
+    while (rank->oldest < rank->n_computed) {
+        const int32_t oldest = memoi_play_of(p, r, rank->oldest);
+        if (p->steps[oldest].computed > start) break;
+        rank->freed += memoi_play_pool_rows(&m->list[oldest]);
+        rank->oldest++;
     }
 }
 
 /* A contribution leaves. */
-MEMOI void memoi_messages_give(memoi_messages_play* p, int32_t r) {
-    memoi_messages_rank* rank = &p->ranks[r];
-    const int32_t i = p->m->first_of_rank[r] + rank->n_given++;
-    memoi_ring_message* message = &p->m->list[i];
-    message->turns[2] = memoi_messages_turn(p, r, message->owner, 1, rank->start, p->levels[i]);
-    rank->sends = p->ranks[message->owner].receives =
-        rank->start + message->n_rows * p->m->given_time;
-}
-
-/* Keys leave, those of step next of the rank; in forward they become those of the next step. */
-MEMOI void memoi_messages_bring(memoi_messages_play* p, int32_t r) {
+MEMOI void memoi_play_give(memoi_play* p, int32_t i, int64_t start) {
     memoi_messages* m = p->m;
-    memoi_messages_rank* rank = &p->ranks[r];
-    memoi_ring_message* list = m->list + m->first_of_rank[r];
-    const memoi_ring_message chosen = list[rank->next];
-    memoi_ring_message* message = &list[rank->n_brought];
-    const int32_t after = p->is_backward ? chosen.after[MEMOI_POOL_KEYS] : 0;
-    const int32_t level = after ? p->levels[m->first_of_rank[r] + after - 1] : 0;
-    memmove(message + 1, message, (size_t)(rank->next - rank->n_brought) * sizeof chosen);
-    *message = chosen;
-    message->step = ++rank->n_brought;
-    message->turns[p->is_backward] =
-        memoi_messages_turn(p, message->owner, r, 0, rank->start, level);
-    rank->receives = p->ranks[message->owner].sends = rank->start + message->n_rows * m->row_time;
-    p->ends[m->first_of_rank[r] + rank->n_brought - 1] = rank->receives;
-    if (p->is_backward) return;
-    rank->used += memoi_messages_pool_rows(message);
-    while (rank->oldest < rank->n_computed &&
-           p->ends[m->first_of_rank[r] + rank->oldest] <= rank->start)
-        rank->freed += memoi_messages_pool_rows(&list[rank->oldest++]);
+    memoi_ring_message* x = &m->list[i];
+    memoi_play_rank* rank = &p->ranks[x->reader];
+    memoi_play_crossing* c = &p->crossings[memob_max(x->crossing, 0)];
+    rank->n_given++;
+    x->turns[2] =
+        memoi_play_turn(p, MEMOI_LINK_RING, x->reader, x->source, 1, start, p->steps[i].level);
+    p->steps[i].left = start;
+    if (!memoi_messages_is_own(x)) {
+        p->steps[i].left += x->n_rows * m->times[MEMOI_LINK_RING][1];
+        rank->links[MEMOI_LINK_RING].sends = p->steps[i].left;
+        p->ranks[x->source].links[MEMOI_LINK_RING].receives = p->steps[i].left;
+    }
+    if (x->crossing < 0) return;
+    c->summed = memob_max(c->summed, p->steps[i].left);
+    c->sum_level = (int32_t)memob_max(c->sum_level, x->turns[2]);
+    if (++c->n_summed < m->crossings[x->crossing].n_readers) return;
+    p->sums[m->first_of_holder[x->source] + p->ranks[x->source].n_sums++] = x->crossing;
+    memoi_play_look_again(p, 2 * x->source + 1);
 }
 
-/* Plays a pass once: next is always the message that can begin first.  Forward orders the steps of
- * each rank, too. */
-MEMOI void memoi_messages_play_pass(memoi_messages* m, int is_backward, memob_arrays* scratch) {
+/* Rows cross to who will hold them; their readers may get them. */
+MEMOI void memoi_play_cross(memoi_play* p, int32_t c, int64_t start) {
+    memoi_messages* m = p->m;
+    memoi_ring_crossing* x = &m->crossings[c];
+    memoi_play_rank* rank = &p->ranks[x->holder];
+    int32_t *held = m->held + m->first_of_holder[x->holder], level = 0, k = rank->n_crossed;
+    (void)memoi_play_held_room(p, x, &x->row, &level);
+    while (held[k] != c) k++;
+    for (; k > rank->n_crossed; k--) held[k] = held[k - 1];
+    held[rank->n_crossed++] = c;
+    x->number = rank->n_crossed;
+    x->turns[p->is_backward] =
+        memoi_play_turn(p, MEMOI_LINK_NODES, x->owner, x->holder, 0, start, level);
+    p->crossings[c].crossed = start + x->n_rows * m->times[MEMOI_LINK_NODES][0];
+    rank->links[MEMOI_LINK_NODES].receives = p->crossings[c].crossed;
+    p->ranks[x->owner].links[MEMOI_LINK_NODES].sends = p->crossings[c].crossed;
+    for (k = x->first; k < x->first + x->n_readers; k++) {
+        const int32_t i = m->of_crossings[k], reader = m->list[i].reader;
+        if (!p->is_fixed) p->ready[m->first_of_rank[reader] + p->ranks[reader].n_ready++] = i;
+        memoi_play_look_again(p, 2 * reader);
+    }
+}
+
+/* The sum of contributions returns. */
+MEMOI void memoi_play_return(memoi_play* p, int32_t c, int64_t start) {
+    memoi_messages* m = p->m;
+    memoi_ring_crossing* x = &m->crossings[c];
+    memoi_play_rank* rank = &p->ranks[x->holder];
+    memoi_play_crossing* of = &p->crossings[c];
+    memoi_play_take(p->sums + m->first_of_holder[x->holder], --rank->n_sums, c);
+    x->turns[2] =
+        memoi_play_turn(p, MEMOI_LINK_NODES, x->holder, x->owner, 1, start, of->sum_level);
+    of->released = start + x->n_rows * m->times[MEMOI_LINK_NODES][1];
+    of->released_level = x->turns[2];
+    rank->links[MEMOI_LINK_NODES].sends = of->released;
+    p->ranks[x->owner].links[MEMOI_LINK_NODES].receives = of->released;
+}
+
+/* --- a pass --- */
+
+/* Nothing has travelled, and every rank looks for its first message. */
+MEMOI void memoi_play_begin(memoi_play* p, memob_arrays* scratch) {
+    const memoi_messages* m = p->m;
     const int32_t n = m->n_ranks, n_messages = memoi_messages_count(m);
-    memoi_messages_play p = MEMO_ZERO(memoi_messages_play);
+    const int32_t n_crossings = memoi_messages_crossings(m);
+    p->ranks = MEMOB_ARRAY(scratch, memoi_play_rank, n);
+    p->steps = MEMOB_ARRAY(scratch, memoi_play_step, n_messages + 1);
+    p->crossings = MEMOB_ARRAY(scratch, memoi_play_crossing, n_crossings + 1);
+    p->near = MEMOB_ARRAY(scratch, int32_t, n_messages + 1);
+    p->ready = MEMOB_ARRAY(scratch, int32_t, n_messages + 1);
+    p->sums = MEMOB_ARRAY(scratch, int32_t, n_crossings + 1);
+    p->actors = MEMOB_ARRAY(scratch, memoi_play_actor, 2 * (int64_t)n);
+    p->heap = MEMOB_ARRAY(scratch, int32_t, 2 * (int64_t)n);
+    p->pool_rows[0] = memoi_pool_rows(m->shape, MEMOI_POOL_KEYS);
+    p->pool_rows[1] = memoi_pool_rows(m->shape, MEMOI_POOL_HELD);
+    if (scratch->failed) return;
+
+    p->n_left = (n_messages + n_crossings) * (1 + p->is_backward);
+    for (int32_t c = 0; c < n_crossings; c++)
+        p->crossings[c].crossed = p->crossings[c].released = INT64_MAX;
+    for (int32_t r = 0; r < n; r++) {
+        p->ranks[r].computes = memoi_messages_own_first(m, r, p->is_backward);
+        for (int32_t k = m->first_of_rank[r]; k < m->first_of_rank[r + 1] && !p->is_fixed; k++)
+            if (m->list[m->order[k]].crossing < 0)
+                p->near[m->first_of_rank[r] + p->ranks[r].n_near++] = m->order[k];
+    }
+    for (int32_t a = 0; a < 2 * n; a++) {
+        const int32_t* first = (a % 2 ? m->first_of_holder : m->first_of_rank) + a / 2;
+        if (first[0] == first[1]) continue;
+        p->actors[a].at = p->n_heap++;
+        memoi_play_look_again(p, a);
+    }
+}
+
+/* Plays a pass.  If the order of steps is not fixed, it sets that, and crossings' rooms. */
+MEMOI void memoi_play_pass(memoi_messages* m, int is_backward, int is_fixed,
+                           memob_arrays* scratch) {
+    memoi_play p = MEMO_ZERO(memoi_play);
     p.m = m;
     p.is_backward = is_backward;
-    p.ranks = MEMOB_ARRAY(scratch, memoi_messages_rank, n);
-    p.ends = MEMOB_ARRAY(scratch, int64_t, n_messages);
-    p.levels = MEMOB_ARRAY(scratch, int32_t, n_messages);
-    p.heap = MEMOB_ARRAY(scratch, int32_t, n);
-    p.pool_rows = memoi_pool_rows(m->shape, MEMOI_POOL_KEYS);
-    if (scratch->failed) return;
-    for (int32_t r = 0; r < n; r++) {
-        p.ranks[r].computes = memoi_messages_own_first(m, r, is_backward);
-        memoi_messages_look(&p, r);
-        if (memoi_messages_steps(m, r)) p.heap[p.n_heap++] = r;
-    }
-    for (int32_t i = p.n_heap; i-- > 0;) memoi_messages_sift(&p, i);
-
-    while (p.n_heap) {
-        const int32_t r = p.heap[0], n_steps = memoi_messages_steps(m, r);
-        memoi_messages_rank* rank = &p.ranks[r];
-        const int64_t start = rank->start;
-        memoi_messages_look(&p, r); /* others may have taken its owner since */
-        if (rank->start == start) {
-            MEMO_ASSERT(start < INT64_MAX); /* 3 */
-            (rank->is_given ? memoi_messages_give : memoi_messages_bring)(&p, r);
-            memoi_messages_advance(&p, r);
-            if ((is_backward ? rank->n_given : rank->n_brought) == n_steps)
-                p.heap[0] = p.heap[--p.n_heap];
+    p.is_fixed = is_fixed;
+    memoi_play_begin(&p, scratch);
+    while (p.n_left && !scratch->failed) {
+        const int32_t a = p.heap[0];
+        memoi_play_actor* actor = &p.actors[a];
+        const int64_t start = actor->start;
+        memoi_play_look(&p, a); /* others may have taken its links since */
+        if (actor->start == start) {
+            MEMO_ASSERT(start < INT64_MAX); /* 1 */
+            p.n_left--;
+            if (a % 2)
+                (actor->is_given ? memoi_play_return : memoi_play_cross)(&p, actor->index, start);
             else
-                memoi_messages_look(&p, r);
+                (actor->is_given ? memoi_play_give : memoi_play_bring)(&p, actor->index, start);
+            if (a % 2 == 0) memoi_play_compute(&p, a / 2);
+            memoi_play_look(&p, a);
         }
-        memoi_messages_sift(&p, 0);
+        memoi_play_sift(&p, a);
     }
 }
 
-/* The messages of each reader, those of few rows first, then by distance; then as they begin. */
-MEMOI void memoi_messages_by_time(memoi_messages* m, memob_arrays* scratch) {
-    const int32_t n = m->n_ranks;
-    memob_keyed* order = MEMOB_ARRAY(scratch, memob_keyed, n);
-    for (int32_t r = 0; r < n && order; r++) {
-        for (int32_t d = 0; d < n; d++)
-            order[d] = memob_keyed_of(m->rows_of[(int64_t)r * n + (r - d + n) % n], d);
-        memob_keyed_sort(order, n);
-        m->first_of_rank[r + 1] = m->first_of_rank[r];
-        for (int32_t i = 0; i < n; i++)
-            memoi_messages_add(m, (r - (int32_t)order[i].index + n) % n, r);
-    }
-    if (!scratch->failed) memoi_messages_play_pass(m, 0, scratch);
-    if (!scratch->failed) memoi_messages_find_rooms(m, scratch);
-    if (!scratch->failed) memoi_messages_play_pass(m, 1, scratch);
-}
+/* ---- >>clock of messages ------------------------------------------------------------------------
+ * Knows: a list of messages in turns.  Knows nothing of how the list was found.
+ *
+ * The time of a pass: a turn begins when all its messages of a rank may, and its other ends. */
 
-/* --- time --- */
+/* A rank in a turn. */
+typedef struct memoi_clock_rank {
+    int64_t computed, exchanged[MEMOI_N_LINKS]; /* ends of what it did last */
+    int32_t n_steps;                            /* computed so far */
+    int64_t begin, start, out; /* of the present turn: when it may, and does; the time of what it
+                                  sends */
+    int32_t turn;              /* that these are of */
+} memoi_clock_rank;
 
-/* A rank in a pass. */
-typedef struct memoi_messages_clock {
-    int64_t exchanged, computed;     /* ends of what it did last */
-    int32_t n_steps;                 /* computed so far */
-    int64_t begin, start, sent, out; /* of the present turn; the time of what it sends */
-    int32_t turn;                    /* that these are of */
-} memoi_messages_clock;
-
-typedef struct memoi_messages_pass {
+typedef struct memoi_clock {
     const memoi_messages* m;
     int is_backward;
-    memoi_messages_clock* clocks;
-    int64_t *arrived, *computed, *left; /* as in list: keys; what is computed; its contribution */
-    int32_t* in_turn;                   /* ranks of the present turn */
-    int32_t n_in_turn;
-} memoi_messages_pass;
+    memoi_clock_rank* ranks;
+    int64_t *arrived, *computed, *left;          /* of messages, as in memoi_play_step */
+    int64_t *crossed, *used, *summed, *released; /* of crossings */
+    int32_t *in_turn, n_in_turn;                 /* ranks of the present turn */
+} memoi_clock;
+
+/* Whom something travels from and to. */
+typedef struct memoi_clock_way {
+    int32_t from, to;
+    int64_t time; /* on the link */
+} memoi_clock_way;
+
+MEMOI memoi_clock_way memoi_clock_way_of(const memoi_messages* m,
+                                         const memoi_messages_event* event) {
+    const int link = event->turn % MEMOI_N_LINKS;
+    const int64_t time = m->times[link][event->is_given];
+    memoi_clock_way way;
+    int32_t from, to;
+    if (link == MEMOI_LINK_NODES) {
+        from = m->crossings[event->index].owner;
+        to = m->crossings[event->index].holder;
+        way.time = m->crossings[event->index].n_rows * time;
+    } else {
+        from = m->list[event->index].source;
+        to = m->list[event->index].reader;
+        way.time = from == to ? 0 : m->list[event->index].n_rows * time;
+    }
+    way.from = event->is_given ? to : from;
+    way.to = event->is_given ? from : to;
+    return way;
+}
 
 /* The end of a step of a reader, and of all before it. */
-MEMOI int64_t memoi_messages_compute(memoi_messages_pass* p, int32_t r, int32_t step) {
+MEMOI int64_t memoi_clock_compute(memoi_clock* p, int32_t r, int32_t step) {
     const memoi_messages* m = p->m;
-    memoi_messages_clock* clock = &p->clocks[r];
-    const int32_t first = m->first_of_rank[r] - 1;
-    while (clock->n_steps < step) {
-        const int32_t s = ++clock->n_steps;
-        const memoi_ring_message* message = &m->list[first + s];
-        const int32_t after = p->is_backward ? message->after[MEMOI_POOL_GRADIENTS] : 0;
-        clock->computed = memob_max(clock->computed, p->arrived[first + s]);
-        if (after) clock->computed = memob_max(clock->computed, p->left[first + after]);
-        clock->computed += memoi_messages_cost(message->work, p->is_backward);
-        p->computed[first + s] = clock->computed;
+    memoi_clock_rank* rank = &p->ranks[r];
+    const int32_t* order = m->order + m->first_of_rank[r] - 1;
+    while (rank->n_steps < step) {
+        const int32_t i = order[++rank->n_steps];
+        const memoi_ring_message* x = &m->list[i];
+        const int32_t after = p->is_backward ? x->after[MEMOI_POOL_GRADIENTS] : 0;
+        const int64_t arrived = memoi_messages_is_own(x) ? p->crossed[x->crossing] : p->arrived[i];
+        rank->computed = memob_max(rank->computed, arrived);
+        if (after) rank->computed = memob_max(rank->computed, p->left[order[after]]);
+        rank->computed += memoi_messages_cost(x->work, p->is_backward);
+        p->computed[i] = rank->computed;
     }
-    return step ? p->computed[first + step] : 0;
+    return step ? p->computed[order[step]] : 0;
+}
+
+/* When the room of a crossing is free of those before. */
+MEMOI int64_t memoi_clock_room(memoi_clock* p, const memoi_ring_crossing* x) {
+    const memoi_messages* m = p->m;
+    const int32_t* held = m->held + m->first_of_holder[x->holder];
+    int64_t at = 0;
+    for (int32_t k = 0; k < x->number - 1; k++) {
+        const memoi_ring_crossing* before = &m->crossings[held[k]];
+        if (!memoi_messages_overlap(before, x->row, x->n_rows)) continue;
+        at = memob_max(at, memob_max(p->used[held[k]], p->released[held[k]]));
+        for (int32_t i = before->first; i < before->first + before->n_readers; i++) {
+            const memoi_ring_message* by = &m->list[m->of_crossings[i]];
+            if (memoi_messages_is_own(by))
+                at = memob_max(at, memoi_clock_compute(p, x->holder, by->step));
+        }
+    }
+    return at;
+}
+
+/* When each end of a message may begin it: {from, to}. */
+MEMOI void memoi_clock_gates(memoi_clock* p, const memoi_messages_event* event, int64_t gates[2]) {
+    const memoi_messages* m = p->m;
+    gates[0] = gates[1] = 0;
+    if (event->turn % MEMOI_N_LINKS == MEMOI_LINK_NODES) {
+        const memoi_ring_crossing* x = &m->crossings[event->index];
+        if (!event->is_given) gates[1] = memoi_clock_room(p, x);
+        if (event->is_given) gates[0] = p->summed[event->index];
+    } else {
+        const memoi_ring_message* x = &m->list[event->index];
+        if (!event->is_given) {
+            if (x->crossing >= 0) gates[0] = p->crossed[x->crossing];
+            gates[1] = memoi_clock_compute(p, x->reader, x->after[MEMOI_POOL_KEYS]);
+        } else {
+            gates[0] = memoi_clock_compute(p, x->reader, x->step);
+            if (x->crossing < 0) gates[1] = memoi_messages_own_first(m, x->owner, 1);
+        }
+    }
 }
 
 /* A rank takes part in the present turn, behind a time. */
-MEMOI memoi_messages_clock* memoi_messages_take_part(memoi_messages_pass* p, int32_t r,
-                                                     int32_t turn, int64_t gate) {
-    memoi_messages_clock* clock = &p->clocks[r];
-    if (clock->turn != turn + 1) {
-        clock->turn = turn + 1;
-        clock->begin = clock->exchanged;
-        clock->out = 0;
+MEMOI memoi_clock_rank* memoi_clock_take_part(memoi_clock* p, int32_t r, int32_t turn,
+                                              int64_t gate) {
+    memoi_clock_rank* rank = &p->ranks[r];
+    if (rank->turn != turn + 1) {
+        rank->turn = turn + 1;
+        rank->begin = rank->exchanged[turn % MEMOI_N_LINKS];
+        rank->out = 0;
         p->in_turn[p->n_in_turn++] = r;
     }
-    clock->begin = memob_max(clock->begin, gate);
-    return clock;
+    rank->begin = memob_max(rank->begin, gate);
+    return rank;
+}
+
+/* What an event brought is there. */
+MEMOI void memoi_clock_note(memoi_clock* p, const memoi_messages_event* event, int64_t at) {
+    const int is_of_nodes = event->turn % MEMOI_N_LINKS == MEMOI_LINK_NODES;
+    const int32_t c = is_of_nodes ? event->index : p->m->list[event->index].crossing;
+    if (is_of_nodes) {
+        (event->is_given ? p->released : p->crossed)[c] = at;
+        return;
+    }
+    (event->is_given ? p->left : p->arrived)[event->index] = at;
+    if (c < 0) return;
+    if (event->is_given) p->summed[c] = memob_max(p->summed[c], at);
+    if (!event->is_given) p->used[c] = memob_max(p->used[c], at);
 }
 
 /* A turn of n events: both ends of a message begin, what ranks send leaves, and arrives. */
-MEMOI void memoi_messages_exchange(memoi_messages_pass* p, const memoi_messages_event* events,
-                                   int32_t n) {
-    const memoi_messages* m = p->m;
+MEMOI void memoi_clock_exchange(memoi_clock* p, const memoi_messages_event* events, int32_t n) {
+    const int link = events->turn % MEMOI_N_LINKS;
     p->n_in_turn = 0;
 
     /* When each end may begin. */
     for (int32_t i = 0; i < n; i++) {
-        const memoi_ring_message* x = &m->list[events[i].message];
-        const int is_given = events[i].is_given;
-        const int64_t gate =
-            memoi_messages_compute(p, x->reader, is_given ? x->step : x->after[MEMOI_POOL_KEYS]);
-        memoi_messages_clock* reader = memoi_messages_take_part(p, x->reader, events->turn, gate);
-        memoi_messages_clock* owner = memoi_messages_take_part(
-            p, x->owner, events->turn, is_given ? memoi_messages_own_first(m, x->owner, 1) : 0);
-        (is_given ? reader : owner)->out += x->n_rows * (is_given ? m->given_time : m->row_time);
+        const memoi_clock_way way = memoi_clock_way_of(p->m, &events[i]);
+        int64_t gates[2];
+        memoi_clock_gates(p, &events[i], gates);
+        memoi_clock_take_part(p, way.from, events->turn, gates[0])->out += way.time;
+        (void)memoi_clock_take_part(p, way.to, events->turn, gates[1]);
     }
     for (int32_t k = 0; k < p->n_in_turn; k++)
-        p->clocks[p->in_turn[k]].start = p->clocks[p->in_turn[k]].begin;
+        p->ranks[p->in_turn[k]].start = p->ranks[p->in_turn[k]].begin;
     for (int32_t i = 0; i < n; i++) {
-        const memoi_ring_message* x = &m->list[events[i].message];
-        memoi_messages_clock *a = &p->clocks[x->owner], *b = &p->clocks[x->reader];
+        const memoi_clock_way way = memoi_clock_way_of(p->m, &events[i]);
+        memoi_clock_rank *a = &p->ranks[way.from], *b = &p->ranks[way.to];
         a->start = memob_max(a->start, b->begin);
         b->start = memob_max(b->start, a->begin);
     }
 
     /* When what a rank sends has left, and what it receives is there. */
     for (int32_t k = 0; k < p->n_in_turn; k++) {
-        memoi_messages_clock* clock = &p->clocks[p->in_turn[k]];
-        clock->exchanged = clock->sent = clock->start + clock->out;
+        memoi_clock_rank* rank = &p->ranks[p->in_turn[k]];
+        rank->exchanged[link] = rank->start + rank->out;
     }
     for (int32_t i = 0; i < n; i++) {
-        const memoi_ring_message* x = &m->list[events[i].message];
-        memoi_messages_clock* from = &p->clocks[events[i].is_given ? x->reader : x->owner];
-        memoi_messages_clock* to = &p->clocks[events[i].is_given ? x->owner : x->reader];
-        to->exchanged = memob_max(to->exchanged, from->sent);
+        const memoi_clock_way way = memoi_clock_way_of(p->m, &events[i]);
+        const memoi_clock_rank* from = &p->ranks[way.from];
+        memoi_clock_rank* to = &p->ranks[way.to];
+        to->exchanged[link] = memob_max(to->exchanged[link], from->start + from->out);
     }
-    for (int32_t i = 0; i < n; i++)
-        (events[i].is_given ? p->left : p->arrived)[events[i].message] =
-            p->clocks[m->list[events[i].message].reader].exchanged;
+    for (int32_t i = 0; i < n; i++) {
+        const memoi_clock_way way = memoi_clock_way_of(p->m, &events[i]);
+        memoi_clock_note(
+            p, &events[i],
+            memob_max(p->ranks[way.from].exchanged[link], p->ranks[way.to].exchanged[link]));
+    }
 }
 
 /* The events of a pass by turns. */
 MEMOI void memoi_messages_sort(memoi_messages* m, int is_backward, memob_arrays* scratch) {
-    const int32_t n = memoi_messages_count(m), n_events = n * (1 + is_backward);
-    memoi_messages_event* events = MEMOB_ARRAY(scratch, memoi_messages_event, n_events);
-    memob_keyed* order = MEMOB_ARRAY(scratch, memob_keyed, n_events);
+    const int32_t n = memoi_messages_count(m), n_crossings = memoi_messages_crossings(m);
+    const int32_t n_most = (n + n_crossings) * (1 + is_backward);
+    memoi_messages_event* events = MEMOB_ARRAY(scratch, memoi_messages_event, n_most + 1);
+    memoi_messages_event* all = MEMOB_ARRAY(scratch, memoi_messages_event, n_most + 1);
+    memob_keyed* order = MEMOB_ARRAY(scratch, memob_keyed, n_most + 1);
+    int32_t n_events = 0;
     if (scratch->failed) return;
-    for (int32_t i = 0; i < n_events; i++)
-        order[i] = memob_keyed_of(m->list[i % n].turns[is_backward + i / n], i);
-    memob_keyed_sort(order, n_events);
-    for (int32_t i = 0; i < n_events; i++) {
-        events[i].turn = (int32_t)order[i].key;
-        events[i].message = (int32_t)order[i].index % n;
-        events[i].is_given = order[i].index >= n;
+    for (int is_given = 0; is_given <= is_backward; is_given++) {
+        for (int32_t i = 0; i < n; i++) {
+            const memoi_messages_event event = {
+                m->list[i].turns[is_backward + is_given] * MEMOI_N_LINKS + MEMOI_LINK_RING, i,
+                is_given};
+            if (is_given || !memoi_messages_is_own(&m->list[i])) all[n_events++] = event;
+        }
+        for (int32_t c = 0; c < n_crossings; c++) {
+            const memoi_messages_event event = {
+                m->crossings[c].turns[is_backward + is_given] * MEMOI_N_LINKS + MEMOI_LINK_NODES, c,
+                is_given};
+            all[n_events++] = event;
+        }
     }
+
+    for (int32_t i = 0; i < n_events; i++) order[i] = memob_keyed_of(all[i].turn, i);
+    memob_keyed_sort(order, n_events);
+    for (int32_t i = 0; i < n_events; i++) events[i] = all[order[i].index];
     m->events[is_backward] = events;
+    m->n_events[is_backward] = n_events;
 }
 
 /* The time of a pass. */
 MEMOI int64_t memoi_messages_time(const memoi_messages* m, int is_backward, memob_arrays* scratch) {
-    const int32_t n = m->n_ranks, n_messages = memoi_messages_count(m);
-    const int32_t n_events = n_messages * (1 + is_backward);
+    const int32_t n = m->n_ranks;
+    const int64_t n_messages = memoi_messages_count(m) + 1;
+    const int64_t n_crossings = memoi_messages_crossings(m) + 1;
     const memoi_messages_event* events = m->events[is_backward];
-    memoi_messages_pass p = MEMO_ZERO(memoi_messages_pass);
+    memoi_clock p = MEMO_ZERO(memoi_clock);
     int64_t end = 0;
     p.m = m;
     p.is_backward = is_backward;
-    p.clocks = MEMOB_ARRAY(scratch, memoi_messages_clock, n);
-    p.arrived = MEMOB_ARRAY(scratch, int64_t, n_messages);
-    p.computed = MEMOB_ARRAY(scratch, int64_t, n_messages);
-    p.left = MEMOB_ARRAY(scratch, int64_t, n_messages);
+    p.ranks = MEMOB_ARRAY(scratch, memoi_clock_rank, n);
+    p.arrived = MEMOB_ARRAY(scratch, int64_t, 3 * n_messages);
+    p.crossed = MEMOB_ARRAY(scratch, int64_t, 4 * n_crossings);
     p.in_turn = MEMOB_ARRAY(scratch, int32_t, n);
     if (scratch->failed) return 0;
+    p.computed = p.arrived + n_messages;
+    p.left = p.computed + n_messages;
+    p.used = p.crossed + n_crossings;
+    p.summed = p.used + n_crossings;
+    p.released = p.summed + n_crossings;
 
     for (int32_t r = 0; r < n; r++)
-        p.clocks[r].computed = memoi_messages_own_first(m, r, is_backward);
-    for (int32_t i = 0, next; i < n_events; i = next) {
-        for (next = i; next < n_events && events[next].turn == events[i].turn;) next++;
-        memoi_messages_exchange(&p, events + i, next - i);
+        p.ranks[r].computed = memoi_messages_own_first(m, r, is_backward);
+    for (int32_t i = 0, next; i < m->n_events[is_backward]; i = next) {
+        for (next = i; next < m->n_events[is_backward] && events[next].turn == events[i].turn;)
+            next++;
+        memoi_clock_exchange(&p, events + i, next - i);
     }
     for (int32_t r = 0; r < n; r++) {
-        (void)memoi_messages_compute(&p, r, memoi_messages_steps(m, r));
-        p.clocks[r].computed +=
+        (void)memoi_clock_compute(&p, r, memoi_messages_steps(m, r));
+        p.ranks[r].computed +=
             memoi_messages_own(m, r, is_backward) - memoi_messages_own_first(m, r, is_backward);
-        end = memob_max(end, memob_max(p.clocks[r].computed, p.clocks[r].exchanged));
+        end = memob_max(end, p.ranks[r].computed);
+        for (int link = 0; link < MEMOI_N_LINKS; link++)
+            end = memob_max(end, p.ranks[r].exchanged[link]);
     }
     return end;
 }
 
 /* --- the choice --- */
 
-/* Receiving is taken for this part of a forward, in the mean of the ranks. */
-enum { MEMOI_LINKS_PART = 6 };
+/* Receiving is taken for this part of a forward, in the mean of the ranks; links between nodes for
+ * so much slower. */
+enum { MEMOI_LINKS_PART = 6, MEMOI_NODES_SLOWER = 10 };
 
-/* The order by time and that by distance; the one that takes less in both passes is the list. */
+/* A list in one of two orders. */
+MEMOI void memoi_messages_put_in_order(memoi_messages* m, int by_time, memob_arrays* scratch) {
+    memoi_messages_add_all(m, scratch);
+    if (scratch->failed) return;
+    (by_time ? memoi_messages_by_rows : memoi_messages_by_distance)(m, scratch);
+    if (!by_time && !scratch->failed) memoi_messages_find_rooms(m, scratch);
+    if (!scratch->failed) memoi_play_pass(m, 0, !by_time, scratch);
+    if (by_time && !scratch->failed) memoi_messages_find_rooms(m, scratch);
+    if (!scratch->failed) memoi_play_pass(m, 1, 1, scratch);
+    for (int i = 0; i < 2 && !scratch->failed; i++) memoi_messages_sort(m, i, scratch);
+}
+
+/* The time of the rank that computes longest, in both passes. */
+MEMOI int64_t memoi_messages_busiest(const memoi_messages* m) {
+    int64_t most = 0;
+    for (int64_t r = 0; r < m->n_ranks; r++) {
+        int64_t work = 0;
+        for (int64_t owner = 0; owner < m->n_ranks; owner++)
+            work += m->work_of[r * m->n_ranks + owner];
+        most = memob_max(most, memoi_messages_cost(work, 0) + memoi_messages_cost(work, 1));
+    }
+    return most;
+}
+
+/* The order by time and that by distance; the one that takes less in both passes is the list.  That
+ * by distance is not tried if the busiest rank hardly waits. */
 MEMOI void memoi_messages_make(memoi_messages* m, memob_arrays* scratch) {
     const int64_t n = m->n_ranks;
     memoi_messages best = *m;
+    const int64_t busiest = memoi_messages_busiest(m), bound = busiest + busiest / 100;
     int64_t least = INT64_MAX;
     for (int64_t i = 0; i < n * n; i++) {
         m->n_rows += m->rows_of[i];
         m->work += m->work_of[i];
     }
-    m->row_time = m->n_rows ? m->work / MEMOI_LINKS_PART / m->n_rows : 0;
-    m->given_time =
-        m->row_time * (memo_type_bytes(m->shape->carried_type) / memo_type_bytes(m->shape->type));
+    m->times[0][0] = m->n_rows ? m->work / MEMOI_LINKS_PART / m->n_rows : 0;
+    m->times[1][0] = MEMOI_NODES_SLOWER * m->times[0][0];
+    for (int link = 0; link < MEMOI_N_LINKS; link++)
+        m->times[link][1] = m->times[link][0] * (memo_type_bytes(m->shape->carried_type) /
+                                                 memo_type_bytes(m->shape->type));
     m->lead = m->work / n / 100;
 
-    for (int by_time = 0; by_time < 2; by_time++) {
+    for (int by_time = 1; by_time >= 0 && least > bound; by_time--) {
         memoi_messages made = *m;
         int64_t time = 0;
-        made.list = MEMOB_ARRAY(scratch, memoi_ring_message, n * n + 1);
-        made.first_of_rank = MEMOB_ARRAY(scratch, int32_t, n + 1);
+        memoi_messages_put_in_order(&made, by_time, scratch);
+        for (int i = 0; i < 2 && !scratch->failed; i++)
+            time += memoi_messages_time(&made, i, scratch);
         if (scratch->failed) return;
-        (by_time ? memoi_messages_by_time : memoi_messages_by_distance)(&made, scratch);
-        for (int i = 0; i < 2 && !scratch->failed; i++) {
-            memoi_messages_sort(&made, i, scratch);
-            if (!scratch->failed) time += memoi_messages_time(&made, i, scratch);
-        }
-        if (scratch->failed) return;
-        if (time < least) best = made;
+        if (time <= least) best = made;
         least = memob_min(least, time);
     }
     *m = best;
@@ -6669,7 +7157,8 @@ MEMOI void memoi_messages_make(memoi_messages* m, memob_arrays* scratch) {
  * tensors, heads or streams.
  *
  * 1. Pieces have as many runs as their rank at most, and one more each.
- * 2. A plan has the rows that all ranks planned with. */
+ * 2. What a reader reads of held rows is among these.
+ * 3. A number of held rows is one that this rank holds. */
 
 /* Positions that a run of queries sees, without a gap. */
 typedef struct memoi_exchange_sight {
@@ -6686,13 +7175,24 @@ typedef struct memoi_exchange_step {
     memoi_block_segments seen; /* of these rows */
 } memoi_exchange_step;
 
-/* One group of messages of this rank: brings the keys of step k, sends keys to a reader, returns
- * what step `given` contributed to gradients, takes what a giver contributed.  0, or rank -1:
- * none. */
+/* Rows of another node's rank that this rank holds for its own node, and where they lie in the
+ * pools of held rows. */
+typedef struct memoi_exchange_held {
+    int32_t owner;
+    int32_t own_step; /* this rank's that reads them; 0: none */
+    int64_t n_rows, row;
+} memoi_exchange_held;
+
+/* One group of messages of this rank.  Within the node it brings the keys of step k, sends keys to
+ * a reader, returns what step `given` contributed to gradients, takes what a giver contributed;
+ * keys are own, or held as number read_of, and so are gradients.  Between nodes k and `given` are
+ * numbers of held rows, which come and whose sum returns; reader and giver are nodes.  0, or
+ * rank -1: none. */
 typedef struct memoi_exchange_turn {
     int32_t k, given;
-    int32_t reader, giver;
-    int32_t number; /* the same on all ranks that take part */
+    int32_t reader, giver, read_of, given_of;
+    int32_t number; /* ascends, and is the same on all ranks that take part */
+    int32_t gate;   /* the step before which it may not begin; 0: the start */
 } memoi_exchange_turn;
 
 /* The plan of one rank. */
@@ -6720,7 +7220,8 @@ struct memo_exchange {
     int64_t first_unset;        /* rows of queries from here on are not all set by step 0 */
     int64_t most_runs;          /* of a rank */
     int32_t* owners;            /* (last_step + 1): step s reads the keys of owners[s] */
-    int64_t* n_rows;            /* (2, ring) of all sequences, by rank: sent to it; received */
+    int32_t* held_of;           /* (last_step + 1): held here as this number; 0: they are not */
+    int64_t* n_rows;            /* (2, ring) of all sequences, by rank: sent to it; read of it */
     memoi_exchange_step* steps; /* (last_step + 1, n_parts, n_levels), and behind these: */
     int32_t splits_own;         /* two steps more: a backward does step 0 in two */
     /* (MEMOI_N_POOLS, last_step + 2) by steps; behind the last step the contribution to the own
@@ -6731,20 +7232,23 @@ struct memo_exchange {
     /* (2): of forward, of backward, in the order in which they are enqueued. */
     memoi_exchange_turn* turns[2];
     int32_t n_turns[2];
-    memoi_exchange_pieces* pieces; /* (2, ring, n_parts) by rank: that this rank sends, gets */
+    /* (3, ring, n_parts) by rank: rows that this rank sends from its own, reads, gets. */
+    memoi_exchange_pieces* pieces;
     /* Positions that runs of this rank's queries see: of mask m from first_sight[m]. */
     memoi_exchange_sight* sights;
     int64_t* first_sight; /* (n_parts * n_levels + 1) */
     memoi_pairs pairs;    /* while the plan is made */
     memo_run*
         piece_runs; /* (last_step + 1, n_parts, most runs): positions of the rows that arrive */
-    /* A ring over nodes has plans of rings within this rank's node.  Number d is for keys of the
-     * node d before, held by the rank at the owner's place.  This plan has no steps then. */
-    struct memo_exchange* of_nodes;  /* (n_nodes); NULL: one node */
-    memoi_exchange_pieces* crossing; /* (2, n_nodes): own rows that go d nodes on; rows held here */
-    int32_t is_held;                 /* step 0 reads rows of another node */
-    int32_t first_number;            /* of its exchanges, which count through rings of a node */
-    int32_t has_own_work;            /* step 0 computes, or what a split leaves of it */
+    /* Over nodes: own rows that cross (n_nodes, n_parts), and how many; all rows of others that
+     * this node reads (ring, n_parts); of those held here what readers read, as they lie (n_nodes
+     * of owners, places of readers, n_parts). */
+    memoi_exchange_pieces *crossing, *whole, *read;
+    int64_t* crossing_rows;    /* (n_nodes) */
+    int32_t crosses;           /* to any node */
+    memoi_exchange_held* held; /* (n_held), in the order in which they come */
+    int32_t n_held;
+    int32_t has_own_work; /* step 0 computes, or what a split leaves of it */
 };
 
 MEMOI const memoi_exchange_step* memoi_exchange_step_of(const memo_exchange* plan, int32_t s,
@@ -6755,15 +7259,30 @@ MEMOI const memoi_exchange_step* memoi_exchange_step_of(const memo_exchange* pla
 MEMOI int64_t* memoi_exchange_rows_of(const memo_exchange* plan, int is_receive, int32_t rank) {
     return &plan->n_rows[is_receive * plan->shape.sharding.ring + rank];
 }
-MEMOI memoi_exchange_pieces* memoi_exchange_pieces_of(const memo_exchange* plan, int is_receive,
+enum { MEMOI_PIECES_SENT = 0, MEMOI_PIECES_READ, MEMOI_PIECES_GOT };
+MEMOI memoi_exchange_pieces* memoi_exchange_pieces_of(const memo_exchange* plan, int which,
                                                       int32_t rank, int32_t part) {
     const int64_t rd = plan->shape.sharding.ring;
-    return &plan->pieces[(is_receive * rd + rank) * plan->shape.n_parts + part];
+    return &plan->pieces[(which * rd + rank) * plan->shape.n_parts + part];
 }
 
-MEMOI const memoi_exchange_pieces* memoi_exchange_crossing_of(const memo_exchange* plan,
-                                                              int is_receive, int32_t d) {
-    return &plan->crossing[is_receive * plan->shape.n_nodes + d];
+/* Ranks of a node. */
+MEMOI int32_t memoi_exchange_places(const memo_exchange* plan) {
+    return plan->shape.sharding.ring / plan->shape.n_nodes;
+}
+MEMOI const memoi_exchange_held* memoi_exchange_held_of(const memo_exchange* plan, int32_t number) {
+    MEMO_ASSERT(number > 0 && number <= plan->n_held); /* 3 */
+    return &plan->held[number - 1];
+}
+/* All rows of a number, of the owner's; what a reader reads of them, as they lie. */
+MEMOI const memoi_exchange_pieces* memoi_exchange_whole_of(const memo_exchange* plan,
+                                                           int32_t number) {
+    return &plan->whole[memoi_exchange_held_of(plan, number)->owner * plan->shape.n_parts];
+}
+MEMOI memoi_exchange_pieces* memoi_exchange_read_of(const memo_exchange* plan, int32_t owner,
+                                                    int32_t reader) {
+    const int32_t per = memoi_exchange_places(plan);
+    return &plan->read[(owner / per * per + reader % per) * plan->shape.n_parts];
 }
 
 MEMOI const memoi_exchange_room* memoi_exchange_room_of(const memo_exchange* plan, int pool,
@@ -6819,7 +7338,7 @@ MEMOI int32_t memoi_exchange_runs_of(const memoi_exchange_pieces* p, const memo_
     return n_made;
 }
 
-/* --- what each rank reads --- */
+/* --- what this rank sees --- */
 
 /* The positions that a run of queries sees under a mask, without a gap each.  Returns how many. */
 MEMOI int64_t memoi_exchange_look_at(const memo_exchange* plan, int64_t mask, const memo_run* run,
@@ -6880,13 +7399,12 @@ MEMOI void memoi_exchange_find_readers(const memo_exchange* plan, int32_t mask,
     }
 }
 
-/* Step 0 has all queries of level 0, unless its keys are of another node.  All levels of a part
- * have the keys that any of them reads. */
+/* Step 0 has all queries of level 0.  All levels of a part have the keys that any of them reads. */
 MEMOI void memoi_exchange_make_step(memo_exchange* plan, int32_t s, int32_t mask) {
     const memoi_shape* shape = &plan->shape;
     const int32_t me = shape->ring_rank, owner = plan->owners[s], part = mask / plan->n_levels;
     const int is_first = mask % plan->n_levels == 0;
-    const int has_all = !s && is_first && !plan->is_held;
+    const int has_all = !s && is_first;
     memoi_exchange_step* r = &plan->steps[((int64_t)s * shape->n_parts) * plan->n_levels + mask];
     r->q_runs = memoi_shape_runs(shape, 0, me, &r->n_q_runs);
     r->k_runs = memoi_shape_runs(shape, 1, owner, &r->n_k_runs);
@@ -6984,7 +7502,7 @@ MEMOI void memoi_exchange_cut_step(memo_exchange* plan, int32_t mask,
 /* A backward computes a part of step 0 before the first keys arrive, and the rest last. */
 MEMOI void memoi_exchange_split_own(memo_exchange* plan) {
     const int32_t n_masks = plan->shape.n_parts * plan->n_levels;
-    plan->splits_own = plan->has_own_work && !plan->is_held && plan->shape.sharding.ring > 1;
+    plan->splits_own = plan->has_own_work && plan->shape.sharding.ring > 1;
     if (!plan->splits_own) return;
     plan->has_own_work = 0;
     for (int32_t mask = 0; mask < n_masks && !plan->arrays.failed; mask++) {
@@ -6998,210 +7516,261 @@ MEMOI void memoi_exchange_split_own(memo_exchange* plan) {
     }
 }
 
-/* --- the plan of a rank --- */
+/* --- what each rank reads --- */
+
+/* This rank sends rows of a reader's, or gets them. */
+MEMOI void memoi_exchange_keep(memo_exchange* plan, int32_t part, int32_t reader, int32_t owner,
+                               const memoi_exchange_pieces* p) {
+    const memoi_shape* shape = &plan->shape;
+    const int32_t me = shape->ring_rank, per = memoi_exchange_places(plan);
+    const int64_t n_rows = shape->n_batch / shape->n_parts * p->n_rows;
+    const int is_near = reader / per == owner / per;
+    if (reader == me) {
+        *memoi_exchange_pieces_of(plan, MEMOI_PIECES_READ, owner, part) = *p;
+        *memoi_exchange_rows_of(plan, 1, owner) += n_rows;
+    }
+    if (owner == me && is_near) {
+        *memoi_exchange_pieces_of(plan, MEMOI_PIECES_SENT, reader, part) = *p;
+        *memoi_exchange_rows_of(plan, 0, reader) += n_rows;
+    }
+    if (!is_near && reader / per == me / per && owner % per == me % per)
+        memoi_exchange_read_of(plan, owner, reader)[part] = *p;
+}
+
+/* What all readers of a node read of others' keys. */
+MEMOI void memoi_exchange_cross(memo_exchange* plan, int32_t part, int32_t node,
+                                memoi_exchange_pieces* read, int64_t* crossing_rows) {
+    const memoi_shape* shape = &plan->shape;
+    const int32_t me = shape->ring_rank, per = memoi_exchange_places(plan);
+    for (int32_t owner = 0; owner < shape->sharding.ring; owner++) {
+        memoi_exchange_pieces* p = &read[owner];
+        if (!p->n) continue;
+        memoi_exchange_close_gaps(p, plan->pairs.most);
+        crossing_rows[owner * shape->n_nodes + node] += shape->n_batch / shape->n_parts * p->n_rows;
+        if (owner == me) plan->crossing[node * shape->n_parts + part] = *p;
+        if (node == me / per) plan->whole[owner * shape->n_parts + part] = *p;
+        p->n = 0;
+        p->n_rows = p->narrowest = 0;
+    }
+}
 
 /* What each rank reads of each, and with which pieces this rank takes part.  Sets rows_of and
- * work_of: (ring, ring) of a reader with keys of an owner. */
-MEMOI void memoi_exchange_read(memo_exchange* plan, int64_t* rows_of, int64_t* work_of) {
+ * work_of: (ring, ring) of a reader with keys of an owner; and crossing_rows: (ring, n_nodes). */
+MEMOI void memoi_exchange_read(memo_exchange* plan, int64_t* rows_of, int64_t* work_of,
+                               int64_t* crossing_rows, memob_arrays* scratch) {
     const memoi_shape* shape = &plan->shape;
-    const int32_t me = shape->ring_rank, rd = shape->sharding.ring;
+    const int32_t rd = shape->sharding.ring, per = memoi_exchange_places(plan);
     const int64_t each = shape->n_batch / shape->n_parts;
+    memoi_exchange_pieces* read = MEMOB_ARRAY(scratch, memoi_exchange_pieces, rd);
     memoi_pairs* pairs = &plan->pairs;
-    for (int32_t part = 0; part < shape->n_parts; part++)
-        for (int32_t reader = 0; reader < rd; reader++) {
-            memoi_pairs_ask(pairs, part, reader);
-            for (int32_t owner = 0; owner < rd; owner++) {
-                const int64_t at = (int64_t)reader * rd + owner;
-                const memoi_exchange_pieces* p = &pairs->pieces[owner];
-                work_of[at] += each * pairs->work[owner];
-                if (owner == reader) continue;
-                rows_of[at] += each * p->n_rows;
-                for (int i = 0; i < 2; i++) { /* sent; got */
-                    if ((i ? reader : owner) != me) continue;
-                    *memoi_exchange_pieces_of(plan, i, i ? owner : reader, part) = *p;
-                    *memoi_exchange_rows_of(plan, i, i ? owner : reader) += each * p->n_rows;
-                }
-            }
+    for (int32_t i = 0; i < shape->n_parts * rd && !scratch->failed; i++) {
+        const int32_t part = i / rd, reader = i % rd;
+        memoi_pairs_ask(pairs, part, reader);
+        for (int32_t owner = 0; owner < rd; owner++) {
+            const memoi_exchange_pieces* p = &pairs->pieces[owner];
+            work_of[(int64_t)reader * rd + owner] += each * pairs->work[owner];
+            if (owner == reader || !p->n) continue;
+            rows_of[(int64_t)reader * rd + owner] += each * p->n_rows;
+            memoi_exchange_keep(plan, part, reader, owner, p);
+            if (owner / per != reader / per) memoi_exchange_unite(&read[owner], p, pairs->most);
         }
+        if (reader % per == per - 1)
+            memoi_exchange_cross(plan, part, reader / per, read, crossing_rows);
+    }
+}
+
+/* Pieces of rows as these lie where rows of `whole` lie one after another. */
+MEMOI void memoi_exchange_place(const memoi_exchange_pieces* whole, int32_t most,
+                                const memoi_exchange_pieces* p, memoi_exchange_pieces* placed) {
+    int64_t row = 0;
+    placed->n = 0;
+    placed->n_rows = placed->narrowest = 0;
+    for (int32_t i = 0, k = 0; i < p->n; i++) {
+        int64_t begin;
+        for (; whole->rows[k].end <= p->rows[i].begin; k++)
+            row += whole->rows[k].end - whole->rows[k].begin;
+        MEMO_ASSERT(whole->rows[k].begin <= p->rows[i].begin &&
+                    p->rows[i].end <= whole->rows[k].end); /* 2 */
+        begin = row + p->rows[i].begin - whole->rows[k].begin;
+        memoi_exchange_add_rows(placed, most, begin, begin + p->rows[i].end - p->rows[i].begin);
+    }
+}
+
+/* What comes from held rows lies as they do.  Who holds rows computes with all of them. */
+MEMOI void memoi_exchange_place_all(memo_exchange* plan) {
+    const memoi_shape* shape = &plan->shape;
+    const int32_t me = shape->ring_rank, per = memoi_exchange_places(plan);
+    const int32_t n_parts = shape->n_parts, most = plan->pairs.most;
+    for (int32_t i = 0; i < shape->sharding.ring * n_parts; i++) {
+        const int32_t owner = i / n_parts, part = i % n_parts;
+        memoi_exchange_pieces* p = memoi_exchange_pieces_of(plan, MEMOI_PIECES_READ, owner, part);
+        const memoi_exchange_pieces* whole = &plan->whole[i];
+        if (owner / per == me / per) continue;
+        for (int32_t r = 0; r < per && owner % per == me % per; r++) {
+            memoi_exchange_pieces* read = memoi_exchange_read_of(plan, owner, r) + part;
+            const memoi_exchange_pieces of_owner = *read;
+            memoi_exchange_place(whole, most, &of_owner, read);
+        }
+        memoi_exchange_place(whole, most, p,
+                             memoi_exchange_pieces_of(plan, MEMOI_PIECES_GOT, owner, part));
+        if (owner % per != me % per || !*memoi_exchange_rows_of(plan, 1, owner)) continue;
+        *memoi_exchange_rows_of(plan, 1, owner) +=
+            shape->n_batch / n_parts * (whole->n_rows - p->n_rows);
+        *p = *whole;
+        memoi_exchange_place(whole, most, whole, memoi_exchange_read_of(plan, owner, me) + part);
+    }
+}
+
+/* --- the part of this rank --- */
+
+/* The step behind which rows may come to the place of others. */
+MEMOI int32_t memoi_exchange_held_gate(const memo_exchange* plan, int32_t number) {
+    const memoi_exchange_held* held = memoi_exchange_held_of(plan, number);
+    int32_t gate = 0;
+    for (const memoi_exchange_held* x = plan->held; x < held; x++)
+        if (x->row < held->row + held->n_rows && held->row < x->row + x->n_rows)
+            gate = (int32_t)memob_max(gate, x->own_step);
+    return gate;
+}
+
+MEMOI void memoi_exchange_take_near(const memoi_messages* m, const memoi_ring_message* x,
+                                    int is_given, int32_t me, memoi_exchange_turn* turn) {
+    const int32_t of = x->crossing < 0 ? 0 : m->crossings[x->crossing].number;
+    if (x->reader == me) {
+        const int32_t gate = is_given ? x->step : x->after[MEMOI_POOL_KEYS];
+        *(is_given ? &turn->given : &turn->k) = x->step;
+        turn->gate = (int32_t)memob_max(turn->gate, gate);
+    }
+    if (x->source == me) {
+        *(is_given ? &turn->giver : &turn->reader) = x->reader;
+        *(is_given ? &turn->given_of : &turn->read_of) = of;
+    }
+}
+MEMOI void memoi_exchange_take_far(const memo_exchange* plan, const memoi_ring_crossing* x,
+                                   int is_given, memoi_exchange_turn* turn) {
+    const int32_t me = plan->shape.ring_rank;
+    if (x->holder == me) *(is_given ? &turn->given : &turn->k) = x->number;
+    if (x->holder == me && !is_given)
+        turn->gate = (int32_t)memob_max(turn->gate, memoi_exchange_held_gate(plan, x->number));
+    if (x->owner == me)
+        *(is_given ? &turn->giver : &turn->reader) = x->holder / memoi_exchange_places(plan);
 }
 
 /* The turns of this rank, of those of all. */
 MEMOI void memoi_exchange_take_turns(memo_exchange* plan, const memoi_messages* m) {
     const int32_t me = plan->shape.ring_rank;
     for (int pass = 0; pass < 2 && !plan->arrays.failed; pass++) {
-        memoi_exchange_turn* turn =
-            MEMOB_ARRAY(&plan->arrays, memoi_exchange_turn, 4 * (int64_t)m->n_ranks + 1);
+        memoi_exchange_turn* turn = MEMOB_ARRAY(&plan->arrays, memoi_exchange_turn,
+                                                4 * ((int64_t)m->n_ranks + m->n_nodes) + 1);
         plan->turns[pass] = turn;
-        for (int32_t i = 0; i < memoi_messages_count(m) * (1 + pass) && turn; i++) {
+        for (int32_t i = 0; i < m->n_events[pass] && turn; i++) {
             const memoi_messages_event* event = &m->events[pass][i];
-            const memoi_ring_message* x = &m->list[event->message];
-            if (x->reader != me && x->owner != me) continue;
+            const int is_far = event->turn % MEMOI_N_LINKS == MEMOI_LINK_NODES;
+            const memoi_ring_message* x = is_far ? NULL : &m->list[event->index];
+            const memoi_ring_crossing* c = is_far ? &m->crossings[event->index] : NULL;
+            if (is_far ? c->owner != me && c->holder != me : x->reader != me && x->source != me)
+                continue;
             if (!plan->n_turns[pass] || turn->number != event->turn) {
                 turn = &plan->turns[pass][plan->n_turns[pass]++];
                 turn->reader = turn->giver = -1;
                 turn->number = event->turn;
             }
-            if (x->reader == me) *(event->is_given ? &turn->given : &turn->k) = x->step;
-            if (x->owner == me) *(event->is_given ? &turn->giver : &turn->reader) = x->reader;
+            if (is_far)
+                memoi_exchange_take_far(plan, c, event->is_given, turn);
+            else
+                memoi_exchange_take_near(m, x, event->is_given, me, turn);
         }
     }
 }
 
-MEMOI void memoi_exchange_make_rooms(memo_exchange* plan, memob_arrays* scratch) {
-    const int32_t n = plan->last_step + 1;
-    int64_t most = 0, *sizes = MEMOB_ARRAY(scratch, int64_t, (int64_t)n + 1);
+/* The steps of this rank, and what it holds. */
+MEMOI void memoi_exchange_take_steps(memo_exchange* plan, const memoi_messages* m) {
+    const int32_t me = plan->shape.ring_rank;
+    plan->owners[0] = me;
+    for (int32_t k = 0; k < plan->n_held; k++) {
+        const memoi_ring_crossing* c = &m->crossings[m->held[m->first_of_holder[me] + k]];
+        plan->held[k].owner = c->owner;
+        plan->held[k].n_rows = c->n_rows;
+        plan->held[k].row = c->row;
+    }
+    for (int32_t s = 1; s <= plan->last_step; s++) {
+        const memoi_ring_message* x = memoi_messages_of(m, me, s);
+        plan->owners[s] = x->owner;
+        if (!memoi_messages_is_own(x)) continue;
+        plan->held_of[s] = m->crossings[x->crossing].number;
+        plan->held[plan->held_of[s] - 1].own_step = s;
+    }
+}
+
+MEMOI void memoi_exchange_make_rooms(memo_exchange* plan, const memoi_messages* m,
+                                     memob_arrays* scratch) {
+    const int32_t me = plan->shape.ring_rank, n = plan->last_step + 1;
+    int64_t* sizes = MEMOB_ARRAY(scratch, int64_t, 2 * ((int64_t)n + 1));
+    int64_t* returns = MEMOB_ARRAY(scratch, int64_t, m->n_ranks);
+    char* has_others = MEMOB_ARRAY(scratch, char, m->n_ranks);
     memoi_pool pool = MEMO_ZERO(memoi_pool);
     pool.stretches = MEMOB_ARRAY(scratch, memoi_pool_stretch, 2 * (int64_t)n + 5);
     if (scratch->failed) return;
-    for (int32_t s = 1; s < n; s++) sizes[s] = *memoi_exchange_rows_of(plan, 1, plan->owners[s]);
-    for (int32_t r = 0; r < plan->shape.sharding.ring; r++)
-        most = memob_max(most, *memoi_exchange_rows_of(plan, 0, r));
-    plan->has_others = most > 0;
-    plan->taken_row = memoi_messages_lay(&plan->shape, &pool, sizes, n, most, plan->rooms);
+    memoi_messages_find_returns(m, returns, has_others);
+    plan->has_others = has_others[me];
+    plan->taken_row = memoi_messages_lay(
+        &plan->shape, &pool, sizes, sizes + n + 1, n,
+        memoi_messages_sizes(m, me, returns, has_others, sizes, sizes + n + 1), plan->rooms);
 }
 
-/* What passes need, once the tokens and the masks are there.  All ranks must find the same list of
- * messages, so each finds what all ranks read. */
+/* Which ranks' own keys are one segment, which a backward does not cut. */
+MEMOI void memoi_exchange_find_whole(const memo_exchange* plan, char* is_whole) {
+    const memoi_shape* shape = &plan->shape;
+    const int64_t* first = plan->first_seen;
+    for (int32_t r = 0; r < shape->sharding.ring; r++) {
+        int32_t n_q, n_k;
+        const memo_run* q = memoi_shape_runs(shape, 0, r, &n_q);
+        const memo_run* k = memoi_shape_runs(shape, 1, r, &n_k);
+        is_whole[r] = 1;
+        for (int32_t i = 0; i < shape->n_parts * plan->n_levels && is_whole[r]; i++)
+            is_whole[r] = memoi_segments_derive(plan->seen + first[i], first[i + 1] - first[i], q,
+                                                n_q, k, n_k, NULL) < 2;
+    }
+}
+
+/* The list of messages.  All ranks must find the same, so each finds what all ranks read. */
+MEMOI void memoi_exchange_make_list(memo_exchange* plan, memoi_messages* m, memob_arrays* scratch) {
+    const memoi_shape* shape = &plan->shape;
+    const int64_t rd = shape->sharding.ring;
+    int64_t* rows_of = MEMOB_ARRAY(scratch, int64_t, rd * rd);
+    int64_t* work_of = MEMOB_ARRAY(scratch, int64_t, rd * rd);
+    int64_t* crossing_rows = MEMOB_ARRAY(scratch, int64_t, rd * shape->n_nodes);
+    char* is_whole = MEMOB_ARRAY(scratch, char, rd);
+    memoi_pairs_take_keys(&plan->pairs, memoi_shape_tokens_of(shape, 1), scratch);
+    if (!scratch->failed) memoi_exchange_read(plan, rows_of, work_of, crossing_rows, scratch);
+    if (scratch->failed) return;
+    if (shape->n_nodes > 1) memoi_exchange_place_all(plan);
+    memoi_exchange_find_whole(plan, is_whole);
+    for (int32_t node = 0; node < shape->n_nodes; node++) {
+        plan->crossing_rows[node] = crossing_rows[shape->ring_rank * shape->n_nodes + node];
+        plan->crosses |= plan->crossing_rows[node] > 0;
+    }
+    m->shape = shape;
+    m->n_ranks = (int32_t)rd;
+    m->n_nodes = shape->n_nodes;
+    m->rows_of = rows_of;
+    m->work_of = work_of;
+    m->crossing_rows = crossing_rows;
+    m->is_whole = is_whole;
+    memoi_messages_make(m, scratch);
+}
+
+/* What passes need, once the tokens and the masks are there. */
 MEMOI void memoi_exchange_make(memo_exchange* plan) {
     const memoi_shape* shape = &plan->shape;
     const int32_t me = shape->ring_rank, n_masks = shape->n_parts * plan->n_levels;
-    const int64_t rd = shape->sharding.ring;
+    const int64_t rd = shape->sharding.ring, n_parts = shape->n_parts;
+    const int64_t is_over_nodes = shape->n_nodes > 1;
+    const memoi_shape_tokens* queries = memoi_shape_tokens_of(shape, 0);
     memob_arrays *arrays = &plan->arrays, scratch = MEMO_ZERO(memob_arrays);
     memoi_messages m = MEMO_ZERO(memoi_messages);
-    int64_t* rows_of = MEMOB_ARRAY(&scratch, int64_t, rd * rd);
-    int64_t* work_of = MEMOB_ARRAY(&scratch, int64_t, rd * rd);
-    int32_t s, n;
-    plan->first_unset = shape->sharding.ring_tokens;
-    plan->n_rows = MEMOB_ARRAY(arrays, int64_t, 2 * rd);
-    plan->pieces = MEMOB_ARRAY(arrays, memoi_exchange_pieces, 2 * rd * shape->n_parts);
-    memoi_pairs_take_keys(&plan->pairs, memoi_shape_tokens_of(shape, 1), &scratch);
-    arrays->failed |= scratch.failed;
-    if (!arrays->failed) {
-        memoi_exchange_read(plan, rows_of, work_of);
-        m.shape = shape;
-        m.n_ranks = (int32_t)rd;
-        m.rows_of = rows_of;
-        m.work_of = work_of;
-        memoi_messages_make(&m, &scratch);
-    }
-    arrays->failed |= scratch.failed;
-
-    /* This rank's part. */
-    n = arrays->failed ? 1 : 1 + memoi_messages_steps(&m, me);
-    plan->last_step = n - 1;
-    plan->owners = MEMOB_ARRAY(arrays, int32_t, n);
-    plan->steps = MEMOB_ARRAY(arrays, memoi_exchange_step, ((int64_t)n + 2) * n_masks);
-    plan->rooms = MEMOB_ARRAY(arrays, memoi_exchange_room, MEMOI_N_POOLS * ((int64_t)n + 1));
-    plan->piece_runs = MEMOB_ARRAY(
-        arrays, memo_run, (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
-    if (!arrays->failed) {
-        plan->owners[0] = me;
-        for (s = 1; s < n; s++) plan->owners[s] = memoi_messages_of(&m, me, s)->owner;
-        memoi_exchange_take_turns(plan, &m);
-    }
-    for (int32_t mask = 0; mask < n_masks && !arrays->failed; mask++)
-        for (s = 0; s < n && !arrays->failed; s++) memoi_exchange_make_step(plan, s, mask);
-    if (!arrays->failed) memoi_exchange_split_own(plan);
-    if (!arrays->failed) memoi_exchange_make_rooms(plan, &scratch);
-    arrays->failed |= scratch.failed;
-    memob_arrays_free(&scratch);
-}
-
-/* --- rings over nodes --- */
-
-/* The plan of a ring within a node, for the keys of the ranks of a node. */
-MEMOI void memoi_exchange_view(const memo_exchange* plan, int32_t readers, int32_t owners,
-                               memo_exchange* view) {
-    const int32_t n = plan->shape.sharding.ring / plan->shape.n_nodes;
-    *view = *plan;
-    view->arrays = MEMO_ZERO(memob_arrays);
-    view->shape.sharding.ring = view->shape.key_sharding.ring = n;
-    view->shape.ring_rank %= n;
-    view->shape.n_nodes = view->shape.has_key_sharding = 1;
-    for (int32_t i = 0; i < 2; i++) {
-        const int64_t first = (int64_t)(i ? owners : readers) * n;
-        view->tokens[i] = *memoi_shape_tokens_of(&plan->shape, i);
-        view->tokens[i].runs += first * view->tokens[i].max_runs;
-        view->tokens[i].n_runs += first;
-    }
-    view->shape.tokens = view->tokens;
-    view->pairs.n_ranks = n;
-    view->pairs.queries = &view->tokens[0];
-}
-
-/* What all readers of a node read of owners' keys, in any sequence of the batch. */
-MEMOI void memoi_exchange_read_node(memo_exchange* view, memoi_exchange_pieces* read) {
-    memoi_pairs* pairs = &view->pairs;
-    memob_arrays scratch = MEMO_ZERO(memob_arrays);
-    const int32_t n = view->shape.sharding.ring;
-    memoi_pairs_take_keys(pairs, &view->tokens[1], &scratch);
-    view->arrays.failed |= scratch.failed;
-    for (int32_t i = 0; i < view->shape.n_parts * n && !view->arrays.failed; i++) {
-        memoi_pairs_ask(pairs, i / n, i % n);
-        for (int32_t owner = 0; owner < n; owner++)
-            memoi_exchange_unite(&read[owner], &pairs->pieces[owner], pairs->most);
-    }
-    for (int32_t owner = 0; owner < n; owner++)
-        memoi_exchange_close_gaps(&read[owner], pairs->most);
-    memob_arrays_free(&scratch);
-}
-
-/* Keys of the ring are now the rows that cross to it, one after another.  read: of its owners. */
-MEMOI void memoi_exchange_hold(memo_exchange* ring, const memoi_exchange_pieces* read) {
-    memoi_shape_tokens *tokens = &ring->tokens[1], all = *tokens;
-    const int32_t n = ring->shape.sharding.ring;
-    const int64_t max_runs = all.max_runs + MEMOI_PIECES_MAX;
-    memo_run* runs = MEMOB_ARRAY(&ring->arrays, memo_run, n * max_runs);
-    int32_t* n_runs = MEMOB_ARRAY(&ring->arrays, int32_t, n);
-    for (int32_t owner = 0; owner < n && !ring->arrays.failed; owner++)
-        n_runs[owner] = memoi_exchange_runs_of(&read[owner], all.runs + owner * all.max_runs,
-                                               all.n_runs[owner], runs + owner * max_runs);
-    tokens->runs = runs;
-    tokens->n_runs = n_runs;
-    tokens->max_runs = max_runs;
-    ring->most_runs += MEMOI_PIECES_MAX;
-    ring->is_held = 1;
-}
-
-MEMOI void memoi_exchange_make_nodes(memo_exchange* plan) {
-    const int32_t n_nodes = plan->shape.n_nodes, n = plan->shape.sharding.ring / n_nodes;
-    const int32_t node = plan->shape.ring_rank / n, place = plan->shape.ring_rank % n;
-    memob_arrays scratch = MEMO_ZERO(memob_arrays);
-    memo_exchange* rings = MEMOB_ARRAY(&plan->arrays, memo_exchange, n_nodes);
-    memoi_exchange_pieces* read =
-        MEMOB_ARRAY(&scratch, memoi_exchange_pieces, 2 * (int64_t)n); /* here; of own keys */
-    plan->crossing = MEMOB_ARRAY(&plan->arrays, memoi_exchange_pieces, 2 * (int64_t)n_nodes);
-    plan->arrays.failed |= scratch.failed;
-
-    for (int32_t d = 0; d < n_nodes && !plan->arrays.failed; d++) {
-        memo_exchange* ring = &rings[d];
-        memset(read, 0, 2 * (size_t)n * sizeof *read);
-        if (d) {
-            memoi_exchange_view(plan, (node + d) % n_nodes, node, ring);
-            memoi_exchange_read_node(ring, read + n);
-            plan->arrays.failed |= ring->arrays.failed;
-            plan->crossing[d] = read[n + place];
-        }
-        memoi_exchange_view(plan, node, (node - d + n_nodes) % n_nodes, ring);
-        ring->first_number = 2 * d * n * n;
-        if (d) {
-            memoi_exchange_read_node(ring, read);
-            plan->crossing[n_nodes + d] = read[place];
-            if (!ring->arrays.failed) memoi_exchange_hold(ring, read);
-        }
-        if (!ring->arrays.failed) memoi_exchange_make(ring);
-        plan->arrays.failed |= ring->arrays.failed;
-    }
-    plan->of_nodes = rings;
-    memob_arrays_free(&scratch);
-}
-
-/* The plan of this rank, for the tokens and the masks that it has. */
-MEMOI void memoi_exchange_make_all(memo_exchange* plan) {
-    const memoi_shape* shape = &plan->shape;
-    const memoi_shape_tokens* queries = memoi_shape_tokens_of(shape, 0);
-    memob_arrays scratch = MEMO_ZERO(memob_arrays);
     memoi_pairs* pairs = &plan->pairs;
+    int32_t s, n;
     pairs->seen = plan->seen;
     pairs->first_seen = plan->first_seen;
     pairs->n_levels = plan->n_levels;
@@ -7211,15 +7780,43 @@ MEMOI void memoi_exchange_make_all(memo_exchange* plan) {
     memoi_pairs_take_masks(pairs, shape->n_parts, queries->max_runs,
                            memob_max(shape->sharding.n_tokens, shape->key_sharding.n_tokens),
                            &scratch);
-    plan->arrays.failed |= scratch.failed;
-    if (!plan->arrays.failed)
-        (shape->n_nodes > 1 ? memoi_exchange_make_nodes : memoi_exchange_make)(plan);
+    plan->first_unset = shape->sharding.ring_tokens;
+    plan->n_rows = MEMOB_ARRAY(arrays, int64_t, 2 * rd);
+    plan->pieces = MEMOB_ARRAY(arrays, memoi_exchange_pieces, (2 + is_over_nodes) * rd * n_parts);
+    plan->crossing_rows = MEMOB_ARRAY(arrays, int64_t, shape->n_nodes);
+    plan->crossing =
+        MEMOB_ARRAY(arrays, memoi_exchange_pieces, is_over_nodes * shape->n_nodes * n_parts);
+    plan->whole = MEMOB_ARRAY(arrays, memoi_exchange_pieces, is_over_nodes * rd * n_parts);
+    plan->read = MEMOB_ARRAY(arrays, memoi_exchange_pieces, is_over_nodes * rd * n_parts);
+    if (!arrays->failed) memoi_exchange_make_list(plan, &m, &scratch);
+    arrays->failed |= scratch.failed;
+
+    /* This rank's part. */
+    n = arrays->failed ? 1 : 1 + memoi_messages_steps(&m, me);
+    plan->last_step = n - 1;
+    plan->n_held = arrays->failed ? 0 : m.first_of_holder[me + 1] - m.first_of_holder[me];
+    plan->owners = MEMOB_ARRAY(arrays, int32_t, n);
+    plan->held_of = MEMOB_ARRAY(arrays, int32_t, n);
+    plan->held = MEMOB_ARRAY(arrays, memoi_exchange_held, plan->n_held);
+    plan->steps = MEMOB_ARRAY(arrays, memoi_exchange_step, ((int64_t)n + 2) * n_masks);
+    plan->rooms = MEMOB_ARRAY(arrays, memoi_exchange_room, 2 * ((int64_t)n + 1));
+    plan->piece_runs =
+        MEMOB_ARRAY(arrays, memo_run, n * n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
+    if (!arrays->failed) {
+        memoi_exchange_take_steps(plan, &m);
+        memoi_exchange_take_turns(plan, &m);
+    }
+    for (int32_t mask = 0; mask < n_masks && !arrays->failed; mask++)
+        for (s = 0; s < n && !arrays->failed; s++) memoi_exchange_make_step(plan, s, mask);
+    if (!arrays->failed) memoi_exchange_split_own(plan);
+    if (!arrays->failed) memoi_exchange_make_rooms(plan, &m, &scratch);
+    arrays->failed |= scratch.failed;
     memob_arrays_free(&scratch);
 }
 
 /* ---- >>ring attention ---------------------------------------------------------------------------
- * Knows: the runs of each ring rank, the mask, the local attention, two streams.  Knows nothing of
- * Ulysses or of where its tensors come from.  They are by heads: (n_batch, ring_tokens, heads of
+ * Knows: the runs of each ring rank, the mask, the local attention, three streams.  Knows nothing
+ * of Ulysses or of where its tensors come from.  They are by heads: (n_batch, ring_tokens, heads of
  * the rank, head_size or v_head_size).  Arrays of two hold one for keys, then one for values.
  *
  * 1. A step is enqueued behind the exchange that brings its keys.
@@ -7233,6 +7830,12 @@ typedef struct memoi_ring_buffers {
     float* d_kv[2];   /* the sums of all steps */
     char* gradients;  /* pool, in carried_type: contributions, each rows of d_k, then rows of d_v */
     float* d_kv_step; /* the contribution of a step before it is rounded; NULL: computed in place */
+    /* Over nodes: pools of keys and values that are held for the node, and of the sums of their
+     * gradients, each rows of d_k, then rows of d_v; sums that return, and come, in carried_type.
+     * sums_given: NULL if that is fp32. */
+    char* held[2];
+    float *held_sums, *far_sums[2]; /* far_sums: of own keys, from other nodes */
+    char *sums_given, *sums_taken;
     /* Keys and values of latent rows: of a step's, and of some heads. */
     char* expanded[2];
     float* d_expanded[2];
@@ -7245,16 +7848,15 @@ enum {
     MEMOI_CELL_RESULTS,                         /* by heads, as they leave */
     MEMOI_CELL_HEADS,                           /* of even and odd groups: q, d_out, row dots */
     MEMOI_CELL_OWN_SUMS = MEMOI_CELL_HEADS + 2, /* gradients of own keys */
-    MEMOI_CELL_HELD_SUMS,                       /* in place 0 and 1: of keys of other nodes */
-    MEMOI_CELL_HELD_KEYS = MEMOI_CELL_HELD_SUMS + 2,
-    MEMOI_CELL_KEYS = MEMOI_CELL_HELD_KEYS + 2
+    MEMOI_CELL_FAR_SUMS,                        /* those that come from other nodes */
+    MEMOI_CELL_KEYS
 };
 
 /* Who used the bytes of the pools in a pass. */
 typedef struct memoi_ring_rooms {
     int32_t first_cell, n_cells;     /* room 0 is what was there before the pass */
     int32_t n;                       /* rooms so far */
-    memoi_pool pools[MEMOI_N_POOLS]; /* in bytes; of keys: of k */
+    memoi_pool pools[MEMOI_N_POOLS]; /* in bytes; of keys, and held keys: of k */
 } memoi_ring_rooms;
 
 /* What an exchange reads and writes; the bytes that it sends. */
@@ -7267,10 +7869,9 @@ typedef struct memoi_ring_access {
 typedef struct memoi_ring {
     const memoi_shape* shape;
     memoi_target* target;
-    memo_comm* comm;
+    memo_comm *comm, *nodes; /* nodes: ranks at this place of their nodes */
     const memo_attention* attention;
     const memo_exchange* plan;
-    int32_t first_peer; /* of the ranks of its node in comm */
     int32_t is_backward;
 
     char *q, *kv[2]; /* only read */
@@ -7281,12 +7882,13 @@ typedef struct memoi_ring {
     float* d_kv_final[2]; /* sums of this rank's rows */
     memoi_ring_buffers buffers;
 
-    int32_t keys_cell, heads_cell, sums_cell; /* of kv; of q, d_out and row_dots; of d_kv_final */
+    int32_t keys_cell, heads_cell; /* of kv; of q, d_out and row_dots */
     memoi_ring_rooms* rooms;
 
     int32_t last_step;    /* the plan's; 0 on a rank without heads */
     int32_t n_turns;      /* exchanges of this ring, passed or enqueued so far */
     int32_t last_brought; /* the last step whose keys these bring */
+    int32_t last_held;    /* the last held rows that these bring */
 } memoi_ring;
 
 /* Elements of q. */
@@ -7316,9 +7918,33 @@ MEMOI MEMOB_NOINLINE int64_t memoi_ring_kv_elements(const memoi_shape* shape, in
 MEMOI int64_t memoi_ring_row_bytes(const memoi_shape* shape, int tensor) {
     return memoi_ring_row(shape, tensor) * memo_type_bytes(memoi_ring_type(shape, tensor));
 }
-/* Rows of keys that this rank sends to a reader; rows of gradients that come back. */
-MEMOI int64_t memoi_ring_read_rows(const memoi_ring* ring, int32_t reader) {
-    return *memoi_exchange_rows_of(ring->plan, 0, reader);
+/* Instead of a number of held rows: own ones, whose gradients come from other nodes.  They have
+ * sums of their own, so that neither stream of messages waits for the other. */
+enum { MEMOI_RING_FAR = -1 };
+
+/* Rows that lie before those of sequence b where held rows lie, or own ones. */
+MEMOI int64_t memoi_ring_rows_before(const memoi_ring* ring, int32_t held, int32_t b) {
+    const memoi_shape* shape = ring->shape;
+    int64_t n = 0;
+    if (held <= 0) return b * shape->key_sharding.ring_tokens;
+    for (int32_t i = 0; i < b; i++)
+        n += memoi_exchange_whole_of(ring->plan, held)[shape->n_parts > 1 ? i : 0].n_rows;
+    return n;
+}
+/* What a reader reads of these rows, in each part; and of all its sequences, which is also what it
+ * contributes. */
+MEMOI const memoi_exchange_pieces* memoi_ring_read_pieces(const memoi_ring* ring, int32_t held,
+                                                          int32_t reader) {
+    if (!held) return memoi_exchange_pieces_of(ring->plan, MEMOI_PIECES_SENT, reader, 0);
+    return memoi_exchange_read_of(ring->plan, memoi_exchange_held_of(ring->plan, held)->owner,
+                                  reader);
+}
+MEMOI int64_t memoi_ring_read_rows(const memoi_ring* ring, int32_t held, int32_t reader) {
+    const memoi_shape* shape = ring->shape;
+    int64_t n = 0;
+    for (int32_t i = 0; i < shape->n_parts; i++)
+        n += memoi_ring_read_pieces(ring, held, reader)[i].n_rows;
+    return n * (shape->n_batch / shape->n_parts);
 }
 /* Rows of keys of step s. */
 MEMOI int64_t memoi_ring_key_rows(const memoi_ring* ring, int32_t s) {
@@ -7327,9 +7953,27 @@ MEMOI int64_t memoi_ring_key_rows(const memoi_ring* ring, int32_t s) {
                  : shape->n_batch * shape->key_sharding.ring_tokens;
 }
 
+/* Where k or v of held rows lie, or of own ones (0). */
+MEMOI char* memoi_ring_held(const memoi_ring* ring, int is_v, int32_t held) {
+    if (!held) return ring->kv[is_v];
+    return ring->buffers.held[is_v] +
+           memoi_exchange_held_of(ring->plan, held)->row * memoi_ring_row_bytes(ring->shape, is_v);
+}
+/* Where sums of their gradients do. */
+MEMOI void memoi_ring_sums(const memoi_ring* ring, int32_t held, float* d_kv[2]) {
+    const memoi_shape* shape = ring->shape;
+    const memoi_exchange_held* x;
+    d_kv[0] = held ? ring->buffers.far_sums[0] : ring->d_kv_final[0];
+    d_kv[1] = held ? ring->buffers.far_sums[1] : ring->d_kv_final[1];
+    if (held <= 0) return;
+    x = memoi_exchange_held_of(ring->plan, held);
+    d_kv[0] = ring->buffers.held_sums + x->row * memoi_ring_row(shape, MEMOI_RING_D_KV);
+    d_kv[1] = d_kv[0] + x->n_rows * memoi_ring_row(shape, 0);
+}
 /* Where k or v of step s lies. */
 MEMOI char* memoi_ring_keys(const memoi_ring* ring, int is_v, int32_t s) {
     if (s <= 0) return ring->kv[is_v];
+    if (ring->plan->held_of[s]) return memoi_ring_held(ring, is_v, ring->plan->held_of[s]);
     return ring->buffers.kv[is_v] + memoi_exchange_room_of(ring->plan, MEMOI_POOL_KEYS, s)->row *
                                         memoi_ring_row_bytes(ring->shape, is_v);
 }
@@ -7375,8 +8019,9 @@ MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
 
 /* The bytes of a row in a pool. */
 MEMOI int64_t memoi_ring_pool_row_bytes(const memoi_ring* ring, int pool) {
+    if (pool == MEMOI_POOL_SUMS) return memoi_ring_row(ring->shape, MEMOI_RING_D_KV) * 4;
     return memoi_ring_row_bytes(ring->shape,
-                                pool == MEMOI_POOL_KEYS ? MEMOI_RING_K : MEMOI_RING_D_KV);
+                                pool == MEMOI_POOL_GRADIENTS ? MEMOI_RING_D_KV : MEMOI_RING_K);
 }
 
 /* An operation fills bytes of a pool, behind all that used any of them. */
@@ -7404,16 +8049,35 @@ MEMOI void memoi_ring_fill_room(memoi_ring* ring, memoi_target_op* op, int pool,
                           n * row_bytes);
 }
 
-/* An operation reads the rows of step s, which fill their room. */
-MEMOI void memoi_ring_read_room(const memoi_ring* ring, memoi_target_op* op, int pool, int32_t s) {
+/* An operation reads rows that fill their room, from `row` on, or writes them. */
+MEMOI void memoi_ring_touch_room(const memoi_ring* ring, memoi_target_op* op, int pool, int64_t row,
+                                 int is_written) {
     const memoi_ring_rooms* rooms = ring->rooms;
     const memoi_pool_stretch* at = rooms->pools[pool].stretches;
-    const int64_t begin =
-        memoi_exchange_room_of(ring->plan, pool, s)->row * memoi_ring_pool_row_bytes(ring, pool);
+    const int64_t begin = row * memoi_ring_pool_row_bytes(ring, pool);
     if (!ring->target->order) return;
     while (at->end <= begin) at++;
     MEMO_ASSERT(at->begin == begin && at->step); /* 3 */
-    memoi_target_touch(ring->target, op, rooms->first_cell + at->step, 0);
+    memoi_target_touch(ring->target, op, rooms->first_cell + at->step, is_written);
+}
+/* An operation reads the rows of step s. */
+MEMOI void memoi_ring_read_room(const memoi_ring* ring, memoi_target_op* op, int pool, int32_t s) {
+    memoi_ring_touch_room(ring, op, pool, memoi_exchange_room_of(ring->plan, pool, s)->row, 0);
+}
+/* An operation reads held rows, or own ones (0); or writes their sums. */
+MEMOI void memoi_ring_read_held(const memoi_ring* ring, memoi_target_op* op, int32_t held) {
+    if (held)
+        memoi_ring_touch_room(ring, op, MEMOI_POOL_HELD,
+                              memoi_exchange_held_of(ring->plan, held)->row, 0);
+    else
+        memoi_target_touch(ring->target, op, ring->keys_cell, 0);
+}
+MEMOI void memoi_ring_add_to_held(const memoi_ring* ring, memoi_target_op* op, int32_t held) {
+    if (held)
+        memoi_ring_touch_room(ring, op, MEMOI_POOL_SUMS,
+                              memoi_exchange_held_of(ring->plan, held)->row, 1);
+    else
+        memoi_target_touch(ring->target, op, MEMOI_CELL_OWN_SUMS, 1);
 }
 
 /* Before a pass. */
@@ -7451,7 +8115,7 @@ MEMOI void memoi_ring_block_move(memo_attention_block* b, int64_t q_row, int64_t
 
 /* Does a step merge its output into that of others? */
 MEMOI int memoi_ring_merges(const memoi_ring* ring, int32_t mask, int32_t s) {
-    return !ring->is_backward && (s || mask % ring->plan->n_levels || ring->plan->is_held);
+    return !ring->is_backward && (s || mask % ring->plan->n_levels);
 }
 
 /* The rectangle of step s. */
@@ -7663,29 +8327,32 @@ MEMOI void memoi_ring_clear_rows(const memoi_ring* ring) {
 /* Before the first step.  In backward it zeroes the gradients that steps add to. */
 MEMOI void memoi_ring_begin(memoi_ring* ring) {
     const memoi_shape* shape = ring->shape;
-    const int is_held = ring->plan->is_held; /* by a ring before it the rows of queries are set */
-    const int begins_kv = ring->is_backward && shape->heads.n_q &&
-                          (!is_held || memoi_exchange_step_of(ring->plan, 0, 0)->n_k_rows);
     memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
-    ring->n_turns = ring->last_brought = 0;
-    if (!ring->is_backward && !is_held) memoi_ring_clear_rows(ring);
-    if (ring->is_backward && !is_held)
-        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
-                          memoi_ring_q_elements(shape) * 4);
-    if (!begins_kv) return;
-    memoi_target_touch(ring->target, &op, ring->sums_cell, 1);
+    ring->n_turns = ring->last_brought = ring->last_held = 0;
+    if (!ring->is_backward) memoi_ring_clear_rows(ring);
+    if (!ring->is_backward) return;
+    memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
+                      memoi_ring_q_elements(shape) * 4);
+    if (!shape->heads.n_q) return;
+    memoi_target_touch(ring->target, &op, MEMOI_CELL_OWN_SUMS, 1);
+    if (ring->plan->crosses) memoi_target_touch(ring->target, &op, MEMOI_CELL_FAR_SUMS, 1);
     memoi_target_begin(ring->target, &op);
-    for (int32_t is_v = 0; is_v < 2; is_v++)
-        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv_final[is_v],
-                          memoi_ring_kv_elements(shape, is_v) * 4);
+    for (int32_t is_v = 0; is_v < 2; is_v++) {
+        const int64_t n_bytes = memoi_ring_kv_elements(shape, is_v) * 4;
+        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv_final[is_v], n_bytes);
+        if (ring->plan->crosses)
+            memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->buffers.far_sums[is_v],
+                              n_bytes);
+    }
     memoi_target_end(ring->target, &op);
 }
 
 /* The messages of a sequence's pieces of k or v, one each: from their places on the owner, or to
  * where they arrive, one after another.  Returns the address behind the latter. */
-MEMOI char* memoi_ring_send_pieces(const memoi_ring* ring, int stream, memo_comm* comm, int tensor,
+MEMOI char* memoi_ring_send_pieces(const memoi_ring* ring, int stream, int tensor,
                                    const memoi_exchange_pieces* p, int is_receive, char* rows,
                                    int32_t peer) {
+    memo_comm* comm = stream == MEMOI_TARGET_NODES ? ring->nodes : ring->comm;
     const int64_t row = memoi_ring_row(ring->shape, tensor);
     const int64_t row_bytes = memoi_ring_row_bytes(ring->shape, tensor);
     for (int32_t k = 0; k < p->n; k++) {
@@ -7698,47 +8365,42 @@ MEMOI char* memoi_ring_send_pieces(const memoi_ring* ring, int stream, memo_comm
     return rows;
 }
 
-/* k or v of all sequences to a reader, or those of step s from their owner. */
-MEMOI void memoi_ring_send_keys(const memoi_ring* ring, int is_v, int is_receive, int32_t rank,
-                                int32_t s) {
+/* k or v of all sequences, own rows or held ones to a peer, which pieces are of; or those that come
+ * from a peer. */
+MEMOI void memoi_ring_send_rows(const memoi_ring* ring, int stream, int is_v, int32_t held,
+                                const memoi_exchange_pieces* pieces, int32_t peer) {
     const memoi_shape* shape = ring->shape;
-    const int64_t all_bytes = shape->key_sharding.ring_tokens * memoi_ring_row_bytes(shape, is_v);
-    char* rows = memoi_ring_keys(ring, is_v, s);
-    for (int32_t b = 0; b < shape->n_batch; b++) {
-        rows = memoi_ring_send_pieces(
-            ring, MEMOI_TARGET_RING, ring->comm, is_v,
-            memoi_exchange_pieces_of(ring->plan, is_receive, rank, shape->n_parts > 1 ? b : 0),
-            is_receive, rows, ring->first_peer + rank);
-        if (!is_receive) rows += all_bytes;
-    }
+    char* rows = memoi_ring_held(ring, is_v, held);
+    for (int32_t b = 0; b < shape->n_batch; b++)
+        memoi_ring_send_pieces(
+            ring, stream, is_v, pieces + (shape->n_parts > 1 ? b : 0), 0,
+            rows + memoi_ring_rows_before(ring, held, b) * memoi_ring_row_bytes(shape, is_v), peer);
+}
+MEMOI void memoi_ring_get_rows(const memoi_ring* ring, int stream, int is_v, char* rows,
+                               const memoi_exchange_pieces* pieces, int32_t peer) {
+    for (int32_t b = 0; b < ring->shape->n_batch; b++)
+        rows = memoi_ring_send_pieces(ring, stream, is_v,
+                                      pieces + (ring->shape->n_parts > 1 ? b : 0), 1, rows, peer);
 }
 
-/* A contribution to d_k and d_v, of rows that a rank reads. */
-MEMOI void memoi_ring_send_gradients(const memoi_ring* ring, int is_receive, int32_t rank,
-                                     char* rows) {
-    const int64_t n = *memoi_exchange_rows_of(ring->plan, !is_receive, rank);
-    memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive, rows,
-                         n * memoi_ring_row(ring->shape, MEMOI_RING_D_KV),
-                         ring->shape->carried_type, ring->first_peer + rank);
+/* A contribution to d_k and d_v of n rows, in one message. */
+MEMOI void memoi_ring_send_gradients(const memoi_ring* ring, int stream, int is_receive, int64_t n,
+                                     char* rows, int32_t peer) {
+    memoi_target_message(
+        ring->target, stream, stream == MEMOI_TARGET_NODES ? ring->nodes : ring->comm, !is_receive,
+        rows, n * memoi_ring_row(ring->shape, MEMOI_RING_D_KV), ring->shape->carried_type, peer);
 }
 
-/* The step before which an exchange may not begin: whose contribution it sends, or whose room it
- * fills.  0: the start. */
-MEMOI int32_t memoi_ring_gate(const memoi_ring* ring, const memoi_exchange_turn* turn) {
-    const int32_t after =
-        turn->k ? memoi_exchange_room_of(ring->plan, MEMOI_POOL_KEYS, turn->k)->after : 0;
-    return (int32_t)memob_max(turn->given, after);
-}
-
-/* Adds packed rows, contributions of readers, to the rows of pieces, in all sequences; each has the
- * next `stride` pieces. */
-MEMOI void memoi_ring_add(memoi_ring* ring, int stream, char* packed, int64_t n_rows,
-                          const memoi_exchange_pieces* pieces, int64_t stride,
-                          float* const d_kv[2]) {
+/* Adds packed rows, contributions of readers, to the sums of held rows, or of own ones (0); pieces:
+ * of each part. */
+MEMOI void memoi_ring_add(memoi_ring* ring, int stream, char* packed, int64_t n_rows, int32_t held,
+                          const memoi_exchange_pieces* pieces) {
     const memoi_shape* shape = ring->shape;
     const int64_t bytes = memo_type_bytes(shape->carried_type);
     memo_pack_desc pack;
+    float* d_kv[2];
     int64_t n = 0;
+    memoi_ring_sums(ring, held, d_kv);
     pack.packed_type = shape->carried_type;
     pack.rows_type = MEMO_TYPE_F32;
     pack.n_ranges = 0;
@@ -7750,9 +8412,10 @@ MEMOI void memoi_ring_add(memoi_ring* ring, int stream, char* packed, int64_t n_
     pack.packed[1] = packed + n_rows * pack.n_columns[0] * bytes;
 
     for (int32_t b = 0; b < shape->n_batch; b++) {
-        const memoi_exchange_pieces* p = &pieces[b * stride];
+        const memoi_exchange_pieces* p = &pieces[shape->n_parts > 1 ? b : 0];
+        const int64_t before = memoi_ring_rows_before(ring, held, b);
         for (int32_t k = 0; k < p->n; k++) {
-            pack.begins[pack.n_ranges] = b * shape->key_sharding.ring_tokens + p->rows[k].begin;
+            pack.begins[pack.n_ranges] = before + p->rows[k].begin;
             n += p->rows[k].end - p->rows[k].begin;
             pack.ends[pack.n_ranges++] = n;
             if (pack.n_ranges < MEMO_PACK_MAX) continue;
@@ -7766,72 +8429,207 @@ MEMOI void memoi_ring_add(memoi_ring* ring, int stream, char* packed, int64_t n_
     if (n) memoi_target_kernel(ring->target, stream, MEMO_ROW_ADD_PACKED, &pack);
 }
 
+/* An exchange reads rows, or writes them. */
+MEMOI void memoi_ring_access_add(memoi_ring_access* x, int is_written, const void* at,
+                                 int64_t n_bytes) {
+    if (is_written)
+        x->writes[x->n_writes++] = memob_range_at(at, n_bytes);
+    else
+        x->reads[x->n_reads++] = memob_range_at(at, n_bytes);
+}
+/* It sends some of held rows, or own ones (0): all are announced, whichever travel. */
+MEMOI void memoi_ring_access_sent(const memoi_ring* ring, memoi_ring_access* x, int32_t held,
+                                  int64_t n_sent) {
+    const memoi_shape* shape = ring->shape;
+    const int64_t n = held ? memoi_exchange_held_of(ring->plan, held)->n_rows
+                           : shape->n_batch * shape->key_sharding.ring_tokens;
+    for (int is_v = 0; is_v < 2; is_v++) {
+        const int64_t row_bytes = memoi_ring_row_bytes(shape, is_v);
+        memoi_ring_access_add(x, 0, memoi_ring_held(ring, is_v, held), n * row_bytes);
+        x->n_out += n_sent * row_bytes;
+    }
+}
+
 /* What an exchange reads and writes. */
 MEMOI void memoi_ring_touch_turn(memoi_ring* ring, const memoi_exchange_turn* turn,
                                  memoi_target_op* op, memoi_ring_access* x) {
     const memoi_shape* shape = ring->shape;
     const int64_t given_bytes = memoi_ring_row_bytes(shape, MEMOI_RING_D_KV);
-    for (int is_v = 0; is_v < 2; is_v++) {
-        const int64_t row_bytes = memoi_ring_row_bytes(shape, is_v);
-        const int64_t whole = shape->n_batch * shape->key_sharding.ring_tokens * row_bytes;
-        if (turn->reader >= 0) { /* all keys are announced, whichever rows travel */
-            x->reads[x->n_reads++] = memob_range_at(memoi_ring_keys(ring, is_v, 0), whole);
-            x->n_out += memoi_ring_read_rows(ring, turn->reader) * row_bytes;
-        }
-        if (turn->k)
-            x->writes[x->n_writes++] =
-                memob_range_at(memoi_ring_keys(ring, is_v, turn->k),
-                               memoi_ring_key_rows(ring, turn->k) * row_bytes);
+    if (turn->reader >= 0) {
+        memoi_ring_access_sent(ring, x, turn->read_of,
+                               memoi_ring_read_rows(ring, turn->read_of, turn->reader));
+        memoi_ring_read_held(ring, op, turn->read_of);
+    }
+    if (turn->k) {
+        for (int is_v = 0; is_v < 2; is_v++)
+            memoi_ring_access_add(x, 1, memoi_ring_keys(ring, is_v, turn->k),
+                                  memoi_ring_key_rows(ring, turn->k) *
+                                      memoi_ring_row_bytes(shape, is_v));
+        memoi_ring_fill_room(ring, op, MEMOI_POOL_KEYS, turn->k);
     }
 
-    if (turn->reader >= 0) memoi_target_touch(ring->target, op, ring->keys_cell, 0);
-    if (turn->k) memoi_ring_fill_room(ring, op, MEMOI_POOL_KEYS, turn->k);
+    /* Gradients that leave, and those that come. */
     if (turn->given) {
         const int64_t n_bytes = memoi_ring_key_rows(ring, turn->given) * given_bytes;
-        x->reads[x->n_reads++] =
-            memob_range_at(memoi_ring_contribution(ring, turn->given), n_bytes);
-        x->n_out += n_bytes;
         memoi_ring_read_room(ring, op, MEMOI_POOL_GRADIENTS, turn->given);
+        if (turn->giver != shape->ring_rank) {
+            memoi_ring_access_add(x, 0, memoi_ring_contribution(ring, turn->given), n_bytes);
+            x->n_out += n_bytes;
+        }
     }
-    if (turn->giver >= 0) {
-        const int64_t n_bytes = memoi_ring_read_rows(ring, turn->giver) * given_bytes;
-        x->writes[x->n_writes++] = memob_range_at(memoi_ring_taken(ring), n_bytes);
+    if (turn->giver >= 0) memoi_ring_add_to_held(ring, op, turn->given_of);
+    if (turn->giver >= 0 && turn->giver != shape->ring_rank) {
+        const int64_t n_bytes =
+            memoi_ring_read_rows(ring, turn->given_of, turn->giver) * given_bytes;
+        memoi_ring_access_add(x, 1, memoi_ring_taken(ring), n_bytes);
         memoi_ring_fill_bytes(ring, op, MEMOI_POOL_GRADIENTS, ring->plan->taken_row * given_bytes,
                               n_bytes);
-        memoi_target_touch(ring->target, op, ring->sums_cell, 1);
     }
 }
 
-/* The next exchange, one group of messages. */
-MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn) {
+/* The messages of an exchange within the node. */
+MEMOI void memoi_ring_messages(memoi_ring* ring, const memoi_exchange_turn* turn) {
+    const memo_exchange* plan = ring->plan;
+    const int32_t me = ring->shape->ring_rank, per = memoi_exchange_places(plan);
+    for (int is_v = 0; is_v < 2; is_v++) {
+        if (turn->reader >= 0)
+            memoi_ring_send_rows(ring, MEMOI_TARGET_RING, is_v, turn->read_of,
+                                 memoi_ring_read_pieces(ring, turn->read_of, turn->reader),
+                                 turn->reader);
+        if (turn->k) {
+            const int32_t owner = plan->owners[turn->k];
+            const int is_near = owner / per == me / per;
+            memoi_ring_get_rows(ring, MEMOI_TARGET_RING, is_v, memoi_ring_keys(ring, is_v, turn->k),
+                                memoi_exchange_pieces_of(
+                                    plan, is_near ? MEMOI_PIECES_READ : MEMOI_PIECES_GOT, owner, 0),
+                                me / per * per + owner % per);
+        }
+    }
+    if (turn->given && turn->giver != me)
+        memoi_ring_send_gradients(ring, MEMOI_TARGET_RING, 0,
+                                  memoi_ring_key_rows(ring, turn->given),
+                                  memoi_ring_contribution(ring, turn->given),
+                                  me / per * per + plan->owners[turn->given] % per);
+    if (turn->giver >= 0 && turn->giver != me)
+        memoi_ring_send_gradients(ring, MEMOI_TARGET_RING, 1,
+                                  memoi_ring_read_rows(ring, turn->given_of, turn->giver),
+                                  memoi_ring_taken(ring), turn->giver);
+}
+
+/* The next exchange within the node, one group of messages; a rank adds its own contribution to
+ * what it holds without one. */
+MEMOI void memoi_ring_exchange_near(memoi_ring* ring, const memoi_exchange_turn* turn) {
     memoi_target* target = ring->target;
     memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_RING);
     memoi_ring_access x = MEMO_ZERO(memoi_ring_access);
-    const int32_t* owners = ring->plan->owners;
-    ring->n_turns++;
+    const int adds_own = turn->giver == ring->shape->ring_rank;
     if (turn->k) ring->last_brought = turn->k;
     memoi_ring_touch_turn(ring, turn, &op, &x);
     memoi_target_begin(target, &op);
-
-    memoi_target_group_begin(target, MEMOI_TARGET_RING, ring->comm, "ring exchange",
-                             ring->plan->first_number + turn->number, x.reads, x.n_reads, x.writes,
-                             x.n_writes, x.n_out);
-    for (int is_v = 0; is_v < 2; is_v++) {
-        if (turn->reader >= 0) memoi_ring_send_keys(ring, is_v, 0, turn->reader, 0);
-        if (turn->k) memoi_ring_send_keys(ring, is_v, 1, owners[turn->k], turn->k);
+    if (x.n_reads || x.n_writes) {
+        memoi_target_group_begin(target, MEMOI_TARGET_RING, ring->comm, "ring exchange",
+                                 turn->number, x.reads, x.n_reads, x.writes, x.n_writes, x.n_out);
+        memoi_ring_messages(ring, turn);
+        memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
     }
-    if (turn->given)
-        memoi_ring_send_gradients(ring, 0, owners[turn->given],
-                                  memoi_ring_contribution(ring, turn->given));
-    if (turn->giver >= 0) memoi_ring_send_gradients(ring, 1, turn->giver, memoi_ring_taken(ring));
-    memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
 
     /* What others contributed. */
     if (turn->giver >= 0)
-        memoi_ring_add(ring, MEMOI_TARGET_RING, memoi_ring_taken(ring),
-                       memoi_ring_read_rows(ring, turn->giver),
-                       memoi_exchange_pieces_of(ring->plan, 0, turn->giver, 0),
-                       ring->shape->n_parts > 1, ring->d_kv_final);
+        memoi_ring_add(ring, MEMOI_TARGET_RING,
+                       adds_own ? memoi_ring_contribution(ring, turn->given)
+                                : memoi_ring_taken(ring),
+                       memoi_ring_read_rows(ring, turn->given_of, turn->giver), turn->given_of,
+                       memoi_ring_read_pieces(ring, turn->given_of, turn->giver));
+    memoi_target_end(target, &op);
+}
+
+/* Held rows come to their place, or their sum leaves. */
+MEMOI void memoi_ring_touch_held(memoi_ring* ring, const memoi_exchange_turn* turn,
+                                 memoi_target_op* op, memoi_ring_access* x) {
+    const memoi_shape* shape = ring->shape;
+    for (int i = 0; i < 2 && turn->k; i++) {
+        const memoi_exchange_held* held = memoi_exchange_held_of(ring->plan, turn->k);
+        const int pool = i ? MEMOI_POOL_SUMS : MEMOI_POOL_HELD;
+        const int64_t row_bytes = memoi_ring_pool_row_bytes(ring, pool);
+        memoi_ring_access_add(x, 1, memoi_ring_held(ring, i, turn->k),
+                              held->n_rows * memoi_ring_row_bytes(shape, i));
+        if (!i || ring->is_backward)
+            memoi_ring_fill_bytes(ring, op, pool, held->row * row_bytes, held->n_rows * row_bytes);
+    }
+
+    /* Rows and sums that leave, and sums that come. */
+    if (turn->reader >= 0) {
+        memoi_ring_read_held(ring, op, 0);
+        memoi_ring_access_sent(ring, x, 0, ring->plan->crossing_rows[turn->reader]);
+    }
+    if (turn->given) {
+        const memoi_exchange_held* held = memoi_exchange_held_of(ring->plan, turn->given);
+        const int64_t n_bytes = held->n_rows * memoi_ring_row_bytes(shape, MEMOI_RING_D_KV);
+        float* d_kv[2];
+        memoi_ring_sums(ring, turn->given, d_kv);
+        memoi_ring_touch_room(ring, op, MEMOI_POOL_SUMS, held->row, 0);
+        memoi_ring_access_add(
+            x, 0, ring->buffers.sums_given ? ring->buffers.sums_given : (char*)d_kv[0], n_bytes);
+        x->n_out += n_bytes;
+    }
+    if (turn->giver >= 0) {
+        memoi_target_touch(ring->target, op, MEMOI_CELL_FAR_SUMS, 1);
+        memoi_ring_access_add(x, 1, ring->buffers.sums_taken,
+                              ring->plan->crossing_rows[turn->giver] *
+                                  memoi_ring_row_bytes(shape, MEMOI_RING_D_KV));
+    }
+}
+
+/* The next exchange between nodes. */
+MEMOI void memoi_ring_exchange_far(memoi_ring* ring, const memoi_exchange_turn* turn) {
+    const memo_exchange* plan = ring->plan;
+    const int32_t n_parts = ring->shape->n_parts, per = memoi_exchange_places(plan);
+    const int64_t row = memoi_ring_row(ring->shape, MEMOI_RING_D_KV);
+    const int stream = MEMOI_TARGET_NODES;
+    memoi_target* target = ring->target;
+    memoi_target_op op = memoi_target_op_on(stream);
+    memoi_ring_access x = MEMO_ZERO(memoi_ring_access);
+    const memoi_exchange_held* comes = turn->k ? memoi_exchange_held_of(plan, turn->k) : NULL;
+    const memoi_exchange_held* leaves =
+        turn->given ? memoi_exchange_held_of(plan, turn->given) : NULL;
+    char* sums = ring->buffers.sums_given;
+    float* d_kv[2];
+    if (turn->k) ring->last_held = turn->k;
+    memoi_ring_touch_held(ring, turn, &op, &x);
+    memoi_target_begin(target, &op);
+    if (leaves) {
+        memoi_ring_sums(ring, turn->given, d_kv);
+        if (sums)
+            memoi_target_cast(target, stream, sums, ring->shape->carried_type, d_kv[0],
+                              leaves->n_rows * row);
+        else
+            sums = (char*)d_kv[0];
+    }
+
+    memoi_target_group_begin(target, stream, ring->nodes, "node exchange", turn->number, x.reads,
+                             x.n_reads, x.writes, x.n_writes, x.n_out);
+    for (int is_v = 0; is_v < 2; is_v++) {
+        if (turn->reader >= 0)
+            memoi_ring_send_rows(ring, stream, is_v, 0, plan->crossing + turn->reader * n_parts,
+                                 turn->reader);
+        if (comes)
+            memoi_ring_get_rows(ring, stream, is_v, memoi_ring_held(ring, is_v, turn->k),
+                                memoi_exchange_whole_of(plan, turn->k), comes->owner / per);
+    }
+    if (leaves)
+        memoi_ring_send_gradients(ring, stream, 0, leaves->n_rows, sums, leaves->owner / per);
+    if (turn->giver >= 0)
+        memoi_ring_send_gradients(ring, stream, 1, plan->crossing_rows[turn->giver],
+                                  ring->buffers.sums_taken, turn->giver);
+    memoi_target_group_end(target, stream, ring->nodes);
+
+    if (comes && ring->is_backward) {
+        memoi_ring_sums(ring, turn->k, d_kv);
+        memoi_target_fill(target, stream, d_kv[0], comes->n_rows * row * 4);
+    }
+    if (turn->giver >= 0)
+        memoi_ring_add(ring, stream, ring->buffers.sums_taken, plan->crossing_rows[turn->giver],
+                       MEMOI_RING_FAR, plan->crossing + turn->giver * n_parts);
     memoi_target_end(target, &op);
 }
 
@@ -7841,13 +8639,14 @@ MEMOI void memoi_ring_step_begin(memoi_ring* ring, int32_t s, memoi_target_op* o
     const int is_apart = ring->is_backward && memoi_ring_step_is_apart(ring, s);
     memoi_target* target = ring->target;
     float* d_kv[2];
-    MEMO_ASSERT(s <= ring->last_brought); /* 1 */
+    const int32_t held = s > 0 ? ring->plan->held_of[s] : 0;
+    MEMO_ASSERT(held ? held <= ring->last_held : s <= ring->last_brought); /* 1 */
     memoi_target_touch(target, op, ring->heads_cell, 0);
-    if (s > 0)
+    if (s > 0 && !held)
         memoi_ring_read_room(ring, op, MEMOI_POOL_KEYS, s);
     else
-        memoi_target_touch(target, op, ring->keys_cell, 0);
-    if (ring->is_backward && !is_apart) memoi_target_touch(target, op, ring->sums_cell, 1);
+        memoi_ring_read_held(ring, op, held);
+    if (ring->is_backward && !is_apart) memoi_target_touch(target, op, MEMOI_CELL_OWN_SUMS, 1);
     if (is_apart && !ring->buffers.d_kv_step)
         memoi_ring_fill_room(ring, op, MEMOI_POOL_GRADIENTS, s ? s : ring->last_step + 1);
     memoi_target_begin(target, op);
@@ -7895,18 +8694,34 @@ MEMOI void memoi_ring_exchange_behind(memoi_ring* ring, int32_t s) {
     const memo_exchange* plan = ring->plan;
     while (ring->n_turns < plan->n_turns[ring->is_backward]) {
         const memoi_exchange_turn* turn = &plan->turns[ring->is_backward][ring->n_turns];
-        if (memoi_ring_gate(ring, turn) > memob_max(s, 0)) break;
-        if (s == MEMOI_RING_OWN_FIRST && turn->giver >= 0) break;
-        memoi_ring_exchange(ring, turn);
+        const int is_far = turn->number % MEMOI_N_LINKS == MEMOI_LINK_NODES;
+        if (turn->gate > memob_max(s, 0)) break;
+        if (s == MEMOI_RING_OWN_FIRST && turn->giver >= 0 && !is_far) break;
+        ring->n_turns++;
+        (is_far ? memoi_ring_exchange_far : memoi_ring_exchange_near)(ring, turn);
     }
+}
+
+/* Adds to the gradients of own keys: the own contribution, or those of other nodes. */
+MEMOI void memoi_ring_add_sums(memoi_ring* ring, float* const d_kv[2], int is_far) {
+    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
+    const int64_t n_own = ring->shape->n_batch * ring->shape->key_sharding.ring_tokens;
+    memoi_target_touch(ring->target, &op, MEMOI_CELL_OWN_SUMS, 1);
+    if (is_far)
+        memoi_target_touch(ring->target, &op, MEMOI_CELL_FAR_SUMS, 0);
+    else if (!ring->buffers.d_kv_step)
+        memoi_ring_read_room(ring, &op, MEMOI_POOL_GRADIENTS, ring->last_step + 1);
+    memoi_target_begin(ring->target, &op);
+    for (int32_t is_v = 0; is_v < 2; is_v++)
+        memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE, MEMO_TYPE_F32, ring->d_kv_final[is_v],
+                         0, d_kv[is_v], 0, n_own * memoi_ring_row(ring->shape, is_v), 1);
+    memoi_target_end(ring->target, &op);
 }
 
 /* All steps.  A backward begins with a part of step 0, the rank's own keys, while the first keys
  * arrive, and ends with the rest, behind which the last contributions return. */
 MEMOI void memoi_ring_run(memoi_ring* ring) {
     const int32_t n = ring->last_step + 1, is_backward = ring->is_backward;
-    const int64_t n_own = ring->shape->n_batch * ring->shape->key_sharding.ring_tokens;
-    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
     float* d_kv[2];
     memoi_ring_begin(ring);
     if (!ring->shape->heads.n_q) return;
@@ -7923,188 +8738,12 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
     }
 
     /* All contributions of others are there. */
-    if (!is_backward || !memoi_ring_is_apart(ring)) return;
-    memoi_target_touch(ring->target, &op, ring->sums_cell, 1);
-    if (!ring->buffers.d_kv_step) memoi_ring_read_room(ring, &op, MEMOI_POOL_GRADIENTS, n);
-    memoi_target_begin(ring->target, &op);
-    memoi_ring_d_kv(ring, 0, d_kv);
-    for (int32_t is_v = 0; is_v < 2; is_v++)
-        memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE, MEMO_TYPE_F32, ring->d_kv_final[is_v],
-                         0, d_kv[is_v], 0, n_own * memoi_ring_row(ring->shape, is_v), 1);
-    memoi_target_end(ring->target, &op);
-}
-
-/* ---- >>ring over nodes --------------------------------------------------------------------------
- * Knows: rings within a node as a function, and the rows that cross between nodes.  Knows nothing
- * of steps or heads.
- *
- * Rows of other nodes are brought by the rank at the owner's place, on a stream of their own, while
- * earlier rings are computed.  Invariants:
- *   1  ring d reads rows that are held in place d % 2, and the next rows come there behind ring d
- *   2  gradients of held rows leave behind ring d, and before rows come to their place
- *   3  own gradients of other nodes are added behind ring 0, in the order of d */
-
-/* What is held of other nodes, by places; the last ones are of backward. */
-typedef struct memoi_nodes_buffers {
-    char* kv[2][2];
-    float* d_kv[2][2];
-    char *taken, *given; /* contributions in carried_type; given: NULL if that is fp32 */
-} memoi_nodes_buffers;
-
-/* One forward or backward on one rank. */
-typedef struct memoi_nodes {
-    memoi_ring* ring;
-    const memo_exchange* plan;
-    memo_comm* comm; /* by nodes */
-    memoi_nodes_buffers buffers;
-    memoi_shape shape; /* of this node's ring and a group of heads */
-    char* own_kv[2];
-    float* own_d_kv[2];
-    int32_t own_keys_cell;
-    int32_t n_rings; /* of this group, so far */
-} memoi_nodes;
-
-/* Brings the keys of ring d, and sends the rows that readers d nodes on need. */
-MEMOI void memoi_nodes_bring(memoi_nodes* n, int32_t d) {
-    const memoi_shape* shape = n->ring->shape;
-    const int64_t n_all = shape->n_batch * shape->key_sharding.ring_tokens;
-    const memoi_exchange_pieces *out, *in;
-    memoi_target* target = n->ring->target;
-    memo_range reads[2], writes[2];
-    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_NODES);
-    const int32_t n_nodes = n->plan->shape.n_nodes;
-    int64_t n_bytes = 0;
-    if (d >= n_nodes) return;
-    out = memoi_exchange_crossing_of(n->plan, 0, d);
-    in = memoi_exchange_crossing_of(n->plan, 1, d);
-    if (!out->n && !in->n) return;
-
-    MEMO_ASSERT(d < 3 || n->n_rings > d - 2); /* 1: enqueued behind ring d - 2 */
-    if (in->n) memoi_target_touch(target, &op, MEMOI_CELL_HELD_KEYS + d % 2, 1);
-    if (out->n) memoi_target_touch(target, &op, n->own_keys_cell, 0);
-    memoi_target_begin(target, &op);
-    for (int is_v = 0; is_v < 2; is_v++) {
-        const int64_t row_bytes = memoi_ring_row_bytes(shape, is_v);
-        reads[is_v] = memob_range_at(n->own_kv[is_v], n_all * row_bytes);
-        writes[is_v] = memob_range_at(n->buffers.kv[d % 2][is_v], n_all * row_bytes);
-        n_bytes += shape->n_batch * out->n_rows * row_bytes;
+    if (!is_backward) return;
+    if (memoi_ring_is_apart(ring)) {
+        memoi_ring_d_kv(ring, 0, d_kv);
+        memoi_ring_add_sums(ring, d_kv, 0);
     }
-    memoi_target_group_begin(target, MEMOI_TARGET_NODES, n->comm, "node keys", d, reads,
-                             out->n ? 2 : 0, writes, in->n ? 2 : 0, n_bytes);
-    for (int32_t i = 0; i < 4 * shape->n_batch; i++) { /* own rows, and rows to hold, of k and v */
-        const int is_v = i / 2 % 2, is_in = i % 2;
-        char* rows = is_in ? n->buffers.kv[d % 2][is_v] : n->own_kv[is_v];
-        memoi_ring_send_pieces(n->ring, MEMOI_TARGET_NODES, n->comm, is_v, is_in ? in : out, is_in,
-                               rows + i / 4 * n_all / shape->n_batch *
-                                          memoi_ring_row_bytes(shape, is_v),
-                               (n->comm->rank + (is_in ? n_nodes - d : d)) % n_nodes);
-    }
-    memoi_target_group_end(target, MEMOI_TARGET_NODES, n->comm);
-    memoi_target_end(target, &op);
-}
-
-/* Messages of the gradients of rows: of d_k of all sequences, then of d_v. */
-MEMOI void memoi_nodes_messages(const memoi_nodes* n, int32_t d, int is_receive,
-                                char* const first[2], const int64_t stride_rows) {
-    const memoi_shape* shape = n->ring->shape;
-    const int64_t n_rows = memoi_exchange_crossing_of(n->plan, !is_receive, d)->n_rows;
-    const int32_t n_nodes = n->plan->shape.n_nodes;
-    const int32_t peer = (n->comm->rank + (is_receive ? d : n_nodes - d)) % n_nodes;
-    for (int t = 0; t < 2; t++)
-        for (int32_t b = 0; b < shape->n_batch; b++)
-            memoi_target_message(n->ring->target, MEMOI_TARGET_NODES, n->comm, !is_receive,
-                                 first[t] + b * stride_rows * memoi_ring_row(shape, t) *
-                                                memo_type_bytes(shape->carried_type),
-                                 n_rows * memoi_ring_row(shape, t), shape->carried_type, peer);
-}
-
-/* Sends the gradients of the rows held for ring d to their owner, and adds what comes back of own
- * rows. */
-MEMOI void memoi_nodes_give(memoi_nodes* n, int32_t d) {
-    const memoi_shape* shape = n->ring->shape;
-    const int64_t n_out = memoi_exchange_crossing_of(n->plan, 1, d)->n_rows;
-    const int64_t n_in = memoi_exchange_crossing_of(n->plan, 0, d)->n_rows;
-    const int64_t n_tokens = shape->key_sharding.ring_tokens, n_batch = shape->n_batch;
-    const int64_t row_bytes = memoi_ring_row_bytes(shape, MEMOI_RING_D_KV);
-    const int rounds = n->buffers.given != NULL;
-    memoi_target* target = n->ring->target;
-    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_NODES);
-    char *out[2], *in[2];
-    memo_range reads[2], writes;
-    if (!n_out && !n_in) return;
-
-    MEMO_ASSERT(n->n_rings == d + 1); /* 2, 3: behind ring d */
-    if (n_out) memoi_target_touch(target, &op, MEMOI_CELL_HELD_SUMS + d % 2, 0);
-    if (n_in) memoi_target_touch(target, &op, MEMOI_CELL_OWN_SUMS, 1);
-    memoi_target_begin(target, &op);
-    for (int t = 0; t < 2; t++) {
-        const int64_t row = memoi_ring_row(shape, t);
-        const int64_t behind = t * n_batch * memoi_ring_row(shape, 0);
-        float* held = n->buffers.d_kv[d % 2][t];
-        out[t] = rounds ? n->buffers.given + behind * n_out * memo_type_bytes(shape->carried_type)
-                        : (char*)held;
-        in[t] = n->buffers.taken + behind * n_in * memo_type_bytes(shape->carried_type);
-        reads[t] = memob_range_at(held, n_batch * n_tokens * row * 4);
-        for (int32_t b = 0; b < n_batch && rounds; b++)
-            memoi_target_cast(target, MEMOI_TARGET_NODES,
-                              out[t] + b * n_out * row * memo_type_bytes(shape->carried_type),
-                              shape->carried_type, held + b * n_tokens * row, n_out * row);
-    }
-    if (rounds) reads[0] = memob_range_at(n->buffers.given, n_batch * n_out * row_bytes);
-    writes = memob_range_at(n->buffers.taken, n_batch * n_in * row_bytes);
-
-    memoi_target_group_begin(target, MEMOI_TARGET_NODES, n->comm, "node gradients", d, reads,
-                             n_out ? 2 - rounds : 0, &writes, n_in > 0,
-                             n_batch * n_out * row_bytes);
-    memoi_nodes_messages(n, d, 0, out, rounds ? n_out : n_tokens);
-    memoi_nodes_messages(n, d, 1, in, n_in);
-    memoi_target_group_end(target, MEMOI_TARGET_NODES, n->comm);
-    if (n_in)
-        memoi_ring_add(n->ring, MEMOI_TARGET_NODES, n->buffers.taken, n_batch * n_in,
-                       memoi_exchange_crossing_of(n->plan, 0, d), 0, n->own_d_kv);
-    memoi_target_end(target, &op);
-}
-
-/* The ring within this node for the keys of the node d before. */
-MEMOI void memoi_nodes_ring(memoi_nodes* n, int32_t d) {
-    memoi_ring* ring = n->ring;
-    ring->plan = &n->plan->of_nodes[d];
-    ring->last_step = ring->plan->last_step;
-    ring->keys_cell = d ? MEMOI_CELL_HELD_KEYS + d % 2 : n->own_keys_cell;
-    ring->sums_cell = d ? MEMOI_CELL_HELD_SUMS + d % 2 : MEMOI_CELL_OWN_SUMS;
-    for (int t = 0; t < 2; t++) {
-        ring->kv[t] = d ? n->buffers.kv[d % 2][t] : n->own_kv[t];
-        ring->d_kv_final[t] = d ? n->buffers.d_kv[d % 2][t] : n->own_d_kv[t];
-    }
-    memoi_ring_run(ring);
-    n->n_rings = d + 1;
-}
-
-/* All rings of a group of heads, whose ring is of all nodes when it begins. */
-MEMOI void memoi_nodes_run(memoi_nodes* n) {
-    memoi_ring* ring = n->ring;
-    memoi_shape* shape = &n->shape;
-    *shape = *ring->shape;
-    shape->sharding.ring /= n->plan->shape.n_nodes;
-    shape->key_sharding.ring /= n->plan->shape.n_nodes;
-    shape->ring_rank %= shape->sharding.ring;
-    ring->first_peer = ring->shape->ring_rank - shape->ring_rank;
-    ring->shape = shape;
-    for (int t = 0; t < 2; t++) {
-        n->own_kv[t] = ring->kv[t];
-        n->own_d_kv[t] = ring->d_kv_final[t];
-    }
-
-    n->own_keys_cell = ring->keys_cell;
-    n->n_rings = 0;
-
-    /* Brings, computes and gives in the order of chapter 6.  Without heads zeros are set alone. */
-    for (int32_t d = 1; d <= 2 && shape->heads.n_q; d++) memoi_nodes_bring(n, d);
-    for (int32_t d = 0; d < (shape->heads.n_q ? n->plan->shape.n_nodes : 1); d++) {
-        memoi_nodes_ring(n, d);
-        if (d && ring->is_backward) memoi_nodes_give(n, d);
-        if (d) memoi_nodes_bring(n, d + 2);
-    }
+    if (ring->plan->crosses) memoi_ring_add_sums(ring, ring->buffers.far_sums, 1);
 }
 
 /* ---- >>attention desc ---------------------------------------------------------------------------
@@ -8299,20 +8938,10 @@ MEMOI memoi_shape memoi_desc_group_of(const memoi_shape* shape, int32_t group) {
  * 1. Every array that is announced on the device is written.
  * 2. A flight has as many bytes on the host as on the device, or more. */
 
-/* Plan number d of a ring over nodes; without nodes the plan itself. */
-MEMOI memo_exchange* memoi_exchange_ring(memo_exchange* plan, int32_t d) {
-    return plan->of_nodes ? &plan->of_nodes[d] : plan;
-}
-
-/* Step s of mask m of plan d has index i of all. */
-MEMOI memoi_block_segments* memoi_exchange_next(memo_exchange* plan, int32_t* d, int64_t* i) {
-    const int64_t n_masks = (int64_t)plan->shape.n_parts * plan->n_levels;
-    for (; *d < plan->shape.n_nodes; ++*d, *i = 0) {
-        memo_exchange* ring = memoi_exchange_ring(plan, *d);
-        if (*i < (ring->last_step + 1 + 2 * ring->splits_own) * n_masks)
-            return &ring->steps[(*i)++].seen;
-    }
-    return NULL;
+/* The number of steps, each of a mask. */
+MEMOI int64_t memoi_exchange_count_steps(const memo_exchange* plan) {
+    return (plan->last_step + 1 + 2 * plan->splits_own) * (int64_t)plan->shape.n_parts *
+           plan->n_levels;
 }
 
 /* A block has a segment for each piece of a mask's segment that a run of queries cuts out, and one
@@ -8334,11 +8963,8 @@ int64_t memo_exchange_device_bytes(const memo_sp_attention_desc* desc, int64_t n
 /* Counts the numbers of the device arrays. */
 MEMOI memo_status memoi_exchange_measure(memo_exchange* plan, const memo_exchange_desc* desc,
                                          memo_error* error) {
-    const memoi_block_segments* b;
-    int64_t i = 0;
-    int32_t d = 0;
-    while (plan->launches && (b = memoi_exchange_next(plan, &d, &i)) != NULL)
-        plan->n_words += memoi_block_segments_count(b);
+    for (int64_t i = 0; plan->launches && i < memoi_exchange_count_steps(plan); i++)
+        plan->n_words += memoi_block_segments_count(&plan->steps[i].seen);
     plan->given_memory = desc->device_memory;
     if (desc->device_memory && desc->device_bytes < plan->n_words * 4)
         return MEMOI_REFUSE("memo_exchange_desc.device_bytes: %lld, but the segments need %lld; "
@@ -8348,8 +8974,6 @@ MEMOI memo_status memoi_exchange_measure(memo_exchange* plan, const memo_exchang
 }
 
 MEMOI void memoi_exchange_free(memo_exchange* plan) {
-    for (int32_t d = 0; d < plan->shape.n_nodes && plan->of_nodes; d++)
-        memob_arrays_free(&plan->of_nodes[d].arrays);
     memob_arrays_free(&plan->arrays);
     MEMO_FREE(plan);
 }
@@ -8467,13 +9091,12 @@ MEMOI void memoi_flights_close(memoi_flights* flights, const memo_device* device
 /* Enqueues one copy of the arrays of all steps, from the flight. */
 MEMOI memo_status memoi_exchange_upload(memo_exchange* plan, const memo_device* device,
                                         memo_stream stream, memo_error* error) {
-    int32_t *words = (int32_t*)plan->flight->on_host, *at = words, d = 0;
+    int32_t *words = (int32_t*)plan->flight->on_host, *at = words;
     void* to = plan->given_memory ? plan->given_memory : plan->flight->on_device;
-    memoi_block_segments* b;
-    int64_t i = 0;
     if (!plan->n_words) return MEMO_STATUS_OK;
-    while ((b = memoi_exchange_next(plan, &d, &i)) != NULL)
-        at = memoi_block_segments_write(b, at, (const int32_t*)to + (at - words));
+    for (int64_t i = 0; i < memoi_exchange_count_steps(plan); i++)
+        at =
+            memoi_block_segments_write(&plan->steps[i].seen, at, (const int32_t*)to + (at - words));
     MEMO_ASSERT(at == words + plan->n_words); /* 1 */
     return memo_copy(device, stream, MEMO_COPY_TO_DEVICE, to, words, plan->n_words * 4, error);
 }
@@ -8497,7 +9120,6 @@ typedef struct memoi_buffers {
     /* (n_batch, local_tokens, n_kv_heads, larger head) of d_k and d_v of replicas; may be one */
     float* sums[2];
     memoi_ring_buffers ring;
-    memoi_nodes_buffers nodes;
 } memoi_buffers;
 
 /* Tensors that need no exchange and no rounding are computed in the user's memory. */
@@ -8537,8 +9159,10 @@ MEMOI void memoi_buffers_carve_ring(memoi_buffers_carving* v, memoi_buffers* b) 
         b->ring.kv[is_v] =
             memoi_carve(&v->c, v->has_ring * memoi_pool_rows(shape, MEMOI_POOL_KEYS) *
                                    memoi_ring_row_bytes(shape, is_v));
-    for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
-        b->nodes.kv[i / 2][i % 2] = memoi_carve(&v->c, v->n_kv[i % 2] * v->bytes);
+    for (int is_v = 0; is_v < 2; is_v++)
+        b->ring.held[is_v] =
+            memoi_carve(&v->c, (shape->n_nodes > 1) * memoi_pool_rows(shape, MEMOI_POOL_HELD) *
+                                   memoi_ring_row_bytes(shape, is_v));
 
     /* Keys and values of latent rows, of one step and as many heads as a call of attention has. */
     for (int is_v = 0; is_v < 2 && shape->latent.size; is_v++) {
@@ -8593,10 +9217,15 @@ MEMOI void memoi_buffers_carve_gradients(memoi_buffers_carving* v, memoi_buffers
         b->ring.d_kv_step = (float*)memoi_carve(&v->c, (v->n_kv[0] + v->n_kv[1]) * 4);
     b->ring.gradients = memoi_carve(
         &v->c, v->has_ring * memoi_pool_rows(shape, MEMOI_POOL_GRADIENTS) * carried_bytes);
-    for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
-        b->nodes.d_kv[i / 2][i % 2] = (float*)memoi_carve(&v->c, v->n_kv[i % 2] * 4);
-    if (shape->n_nodes > 1) b->nodes.taken = memoi_carve(&v->c, n_rows * carried_bytes);
-    if (shape->n_nodes > 1 && rounds) b->nodes.given = memoi_carve(&v->c, n_rows * carried_bytes);
+    if (shape->n_nodes > 1) {
+        b->ring.held_sums =
+            (float*)memoi_carve(&v->c, memoi_pool_rows(shape, MEMOI_POOL_SUMS) *
+                                           memoi_ring_row(shape, MEMOI_RING_D_KV) * 4);
+        for (int i = 0; i < 2; i++)
+            b->ring.far_sums[i] = (float*)memoi_carve(&v->c, v->n_kv[i] * 4);
+        b->ring.sums_taken = memoi_carve(&v->c, n_rows * carried_bytes);
+        if (rounds) b->ring.sums_given = memoi_carve(&v->c, n_rows * carried_bytes);
+    }
 
     /* Replicas are sent and summed in fp32. */
     for (int i = 0; i < 2 && shape->is_replicated; i++)
@@ -8787,10 +9416,12 @@ MEMOI memo_status memoi_hybrid_device_check(const char* name, const memo_sp_atte
     return memoi_check_memory(name, desc->device_memory, error);
 }
 
-/* A step fills a room of keys and two of contributions; step 0 one. */
+/* A step fills a room of keys and two of contributions; step 0 one.  Rows that are held for the
+ * node have a room, and one of sums. */
 MEMOI memo_status memoi_hybrid_order_make(memo_sp_attention* a, memo_error* error) {
     memoi_ring_rooms* rooms = &a->rooms;
-    const int64_t n_steps = (int64_t)a->shape.n_groups * a->shape.sharding.ring;
+    const int64_t n_steps =
+        (int64_t)a->shape.n_groups * (a->shape.sharding.ring + a->shape.n_nodes - 1);
     if (n_steps > INT32_MAX / 8) return memob_no_memory(error, "the waits of an attention");
     rooms->n_cells = 1 + 3 * (int32_t)n_steps;
     rooms->first_cell = MEMOI_CELL_KEYS + (int32_t)memob_max(a->shape.n_groups, 2);
@@ -8944,7 +9575,7 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     status = memoi_hybrid_plan_masks(plan, desc->masks, error);
     if (status) return status;
     memoi_exchange_look(plan);
-    if (!plan->arrays.failed) memoi_exchange_make_all(plan);
+    if (!plan->arrays.failed) memoi_exchange_make(plan);
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
     memoi_agreed_shape(&plan->agreed, shape);
     memoi_agreed_masks(&plan->agreed, plan);
@@ -9012,8 +9643,7 @@ typedef struct memoi_hybrid_walk {
     memo_sp_attention_tensors tensors;
     memoi_ulysses ulysses;
     memoi_ring ring;
-    memoi_nodes nodes; /* of a ring over nodes */
-    float* d_kv[2];    /* of a group: the sums of this rank's rows */
+    float* d_kv[2]; /* of a group: the sums of this rank's rows */
 } memoi_hybrid_walk;
 
 MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* plan,
@@ -9039,11 +9669,7 @@ MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* 
     walk->ring.attention = &a->desc.attention;
     walk->ring.is_backward = is_backward;
     walk->ring.plan = plan;
-    walk->nodes.ring = &walk->ring;
-    walk->nodes.plan = plan;
-    walk->nodes.comm = a->desc.nodes;
-    walk->nodes.buffers = walk->buffers.nodes;
-    walk->ring.sums_cell = MEMOI_CELL_OWN_SUMS;
+    walk->ring.nodes = a->desc.nodes;
     walk->ring.rooms = &plan->attention->rooms;
     walk->ring.last_step = a->shape.heads.n_q ? plan->last_step : 0;
 }
@@ -9280,10 +9906,7 @@ MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
     for (int32_t g = 0; g < n_groups; g++) {
         if (g + 1 < n_groups) memoi_hybrid_arrive(walk, g + 1); /* during the attention of g */
         memoi_hybrid_enter(walk, g);
-        if (walk->shape->n_nodes > 1)
-            memoi_nodes_run(&walk->nodes);
-        else
-            memoi_ring_run(&walk->ring);
+        memoi_ring_run(&walk->ring);
         memoi_hybrid_sinks(walk);
         memoi_hybrid_leave(walk, g);
     }

@@ -19,20 +19,13 @@ typedef struct ring_costs {
     double nodes_bytes_per_s, nodes_latency_s; /* between nodes, if the desc has n_nodes */
 } ring_costs;
 
-/* A number for an exchange that peers have, too: it ascends in the order in which ranks enqueue; 0:
- * no exchange.  n: ring ranks of a node.  Rows of ring d come behind ring d - 2. */
-static int32_t ring_schedule_key(const char* name, int32_t number, int32_t n) {
-    const int32_t most = 2 * n * n, each = most + 3, d = number / most; /* exchanges of a ring */
-    if (!strncmp(name, "ring ", 5)) return (d + 1) * each + 1 + number % most;
-    if (!strncmp(name, "node gradients", 14)) return (number + 1) * each + most + 1;
-    if (!strncmp(name, "node keys", 9)) return number < 3 ? number : (number - 1) * each + most + 2;
-    return 0;
-}
-static int32_t ring_schedule_joins(const memo_schedule* part, const memo_op* op, int32_t n) {
+/* An exchange that peers have, too, has the same number there, and numbers ascend in the order in
+ * which ranks enqueue; the key of "ring exchange 7" or "node exchange 7" is 8, of others 0. */
+static int32_t ring_schedule_joins(const memo_schedule* part, const memo_op* op) {
     const char *name = part->text + op->name, *number = strrchr(name, ' ');
     if (op->kind != MEMO_OP_RUN || !number) return 0;
-    if (strncmp(name, "ring exchange ", 14) && strncmp(name, "node ", 5)) return 0;
-    return ring_schedule_key(name, atoi(number), n);
+    if (strncmp(name, "ring exchange ", 14) && strncmp(name, "node exchange ", 14)) return 0;
+    return 1 + atoi(number);
 }
 
 /* A rank that a rank sends to in an exchange, or receives from. */
@@ -94,10 +87,7 @@ static memo_status ring_paper_messages(memo_comm* comm, memo_stream stream,
                                        memo_error* error) {
     ring_paper* paper = (ring_paper*)comm->context;
     const int is_of_nodes = !strcmp(comm->name, "nodes");
-    const int32_t key =
-        paper->n_ranks && comm->label.text
-            ? ring_schedule_key(comm->label.text, (int32_t)comm->label.number, paper->n_ranks)
-            : 0;
+    const int32_t key = paper->n_ranks && comm->label.text ? 1 + (int32_t)comm->label.number : 0;
     memo_status status = MEMO_STATUS_OK;
     (void)stream;
     for (int32_t i = 0; i < n && key && !status; i++) {
@@ -134,7 +124,7 @@ static memo_comm ring_paper_comm(ring_paper* paper, int32_t rank, int32_t size) 
 }
 
 /* What is sent over a link takes its time. */
-static void ring_paper_set_links(const ring_costs* costs, int32_t n, memo_schedule* schedule) {
+static void ring_paper_set_links(const ring_costs* costs, memo_schedule* schedule) {
     for (int64_t i = 0; i < schedule->n_ops; i++) {
         memo_op* op = &schedule->ops[i];
         const char* name = schedule->text + op->name;
@@ -143,7 +133,7 @@ static void ring_paper_set_links(const ring_costs* costs, int32_t n, memo_schedu
         const double rate = is_ulysses    ? costs->ulysses_bytes_per_s
                             : is_of_nodes ? costs->nodes_bytes_per_s
                                           : costs->ring_bytes_per_s;
-        if (op->kind != MEMO_OP_RUN || (!is_ulysses && !ring_schedule_joins(schedule, op, n)))
+        if (op->kind != MEMO_OP_RUN || (!is_ulysses && !ring_schedule_joins(schedule, op)))
             continue;
         op->duration_s = (is_ulysses    ? costs->ulysses_latency_s
                           : is_of_nodes ? costs->nodes_latency_s
@@ -207,7 +197,7 @@ static memo_status ring_schedule_of_rank(const memo_sp_attention_desc* rank_desc
     free(((ring_paper*)ulysses.context)->peers);
     free(ulysses.context);
     if (!status) status = memo_recorder_get_schedule(recorder, schedule, error);
-    if (!status && costs) ring_paper_set_links(costs, paper->n_ranks, *schedule);
+    if (!status && costs) ring_paper_set_links(costs, *schedule);
     return status;
 }
 
@@ -278,7 +268,7 @@ static memo_status ring_schedule(const memo_sp_attention_desc* desc, const memo_
         for (int32_t r = 0; r < n; r++)
             for (; at[r] < parts[r]->n_ops && !status; at[r]++) {
                 const memo_op* op = &parts[r]->ops[at[r]];
-                const int32_t joins = ring_schedule_joins(parts[r], op, papers[r].n_ranks);
+                const int32_t joins = ring_schedule_joins(parts[r], op);
                 if (joins && joins < next) next = joins;
                 if (joins) break;
                 status =
@@ -290,9 +280,7 @@ static memo_status ring_schedule(const memo_sp_attention_desc* desc, const memo_
         for (int phase = 0; phase < 3; phase++)
             for (int32_t r = 0; r < n && !status; r++) {
                 const memo_op* op = &parts[r]->ops[at[r]];
-                if (at[r] == parts[r]->n_ops ||
-                    ring_schedule_joins(parts[r], op, papers[r].n_ranks) != next)
-                    continue;
+                if (at[r] == parts[r]->n_ops || ring_schedule_joins(parts[r], op) != next) continue;
                 for (int64_t k = at_peer[r];
                      k < papers[r].n_peers && papers[r].peers[k].key == next && !status && phase;
                      k++) {

@@ -137,10 +137,12 @@ extern "C" {
  *     >>attention shape     tokens, heads and masks of a rank
  *     >>ulysses exchange    rows to heads and back
  *     >>pairs of ranks      who reads which rows of whom, from runs and masks
- *     >>messages            the list of all ranks' messages, in rounds
+ *     >>pools of rows       rows that come one after another, where there is room
+ *     >>messages            the messages of all ranks, and the orders of their steps
+ *     >>order of messages   a pass played once: what can begin first
+ *     >>clock of messages   the time of a list, and the choice of one
  *     >>exchange plans      steps and rows that travel of a rank
  *     >>ring attention      steps, exchanges and merges of the ring
- *     >>ring over nodes     rows that cross between nodes once
  *     >>attention desc      checks of a desc, and the shape that follows
  *     >>uploads             segments of all steps on the device
  *     >>attention buffers   what a pass keeps in scratch memory
@@ -164,10 +166,12 @@ extern "C" {
 #include "sp/attention/shape.h"
 #include "sp/attention/ulysses.h"
 #include "sp/attention/pairs.h"
+#include "sp/attention/pools.h"
 #include "sp/attention/messages.h"
+#include "sp/attention/play.h"
+#include "sp/attention/clock.h"
 #include "sp/attention/exchange.h"
 #include "sp/attention/ring.h"
-#include "sp/attention/nodes.h"
 #include "sp/attention/desc.h"
 #include "sp/attention/uploads.h"
 #include "sp/attention/buffers.h"

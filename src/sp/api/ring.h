@@ -11,7 +11,8 @@
  * sends keys to at most one rank and gets some from at most one, and so with gradients; a rank
  * without a message does not wait in it.  Two orders are played on a clock, where receiving takes a
  * sixth of a forward: by distance of ranks, and always the message that can begin first.  The one
- * that takes less is the list (bench/batches).
+ * that takes less is the list (bench/batches).  A message is in a later turn than all that it waits
+ * for, so no two ranks wait for each other.
  *
  *   forward    the outputs and LSEs of the steps are merged in fp32, and at the end with the sinks
  *   backward   keys and values travel again; the gradients of their rows return to the owner at
@@ -24,13 +25,13 @@
  * 256 / n_batch ranges, but between 4 and 64.  Of more ranges the narrowest gaps travel, too, and
  * all gaps if these are then less than an eighth of all rows.
  *
- * Nodes.  With desc.nodes a row crosses to a node once.  The ring is then made of rings within a
- * node, one after another: first for the keys of the own node, then of the node before, and so on.
- * The keys of the next two nodes arrive meanwhile, on a stream of their own.  Each rank gets the
- * rows of the rank at its place that anybody in its node reads, holds them for the time of a ring,
- * and adds up their gradients, which return to the owner once.  This takes as much memory more as
- * two sets of keys, and in backward three of gradients.  What to choose (simulated time over the
- * ideal, 131,072 tokens on 128 ranks in 16 nodes, 32 heads, both passes; bench/sp nodes):
+ * Nodes.  With desc.nodes a row crosses to a node once, to the rank at the owner's place, which
+ * holds all rows that anybody in its node reads until these have them, and adds up their gradients,
+ * which return to the owner once.  Rows that cross, and sums that return, are messages of the same
+ * list, on a stream and links of their own, which the clock takes for ten times slower.  This
+ * takes as much memory more as two sets of keys, and in backward four of gradients.  What to
+ * choose (simulated time over the ideal, 131,072 tokens on 128 ranks in 16 nodes, 32 heads, both
+ * passes; bench/sp nodes):
  *
  *     ulysses 8, ring 16              1.03, 1.03   if each rank of a node has key heads of its own
  *     the same, latent keys           1.72, 1.38   every rank of a node gets all latent rows
@@ -48,7 +49,7 @@
  *                           backward, the step that made the d_k and d_v that are sent
  *   step s       waits for  the exchange that brought its keys; in backward, for the exchange that
  *                           sent what lay in the room of its contribution
- *   rows of nodes  wait for the start; the ring that held rows where they come; returning gradients
- *                           for the end of the ring that made them, own ones for that of ring 0
+ *   rows that cross  wait for the start; the readers of those that lay in their room, and their sum
+ *   a sum        waits for  all contributions to it
  *   the end      waits for  the last exchange, so that the caller may overwrite k and v, and a
  *                           synchronized stream has passed every exchange */

@@ -1,6 +1,6 @@
 #pragma once
 #include "sp/attention/desc.h"
-#include "sp/attention/nodes.h"
+#include "sp/attention/ring.h"
 /* ---- >>attention buffers ------------------------------------------------------------------------
  * Knows: the tensors that a pass keeps beside the user's, and their sizes.  Knows nothing of the
  * order in which they are used.
@@ -20,7 +20,6 @@ typedef struct memoi_buffers {
     /* (n_batch, local_tokens, n_kv_heads, larger head) of d_k and d_v of replicas; may be one */
     float* sums[2];
     memoi_ring_buffers ring;
-    memoi_nodes_buffers nodes;
 } memoi_buffers;
 
 /* Tensors that need no exchange and no rounding are computed in the user's memory. */
@@ -60,8 +59,10 @@ MEMOI void memoi_buffers_carve_ring(memoi_buffers_carving* v, memoi_buffers* b) 
         b->ring.kv[is_v] =
             memoi_carve(&v->c, v->has_ring * memoi_pool_rows(shape, MEMOI_POOL_KEYS) *
                                    memoi_ring_row_bytes(shape, is_v));
-    for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
-        b->nodes.kv[i / 2][i % 2] = memoi_carve(&v->c, v->n_kv[i % 2] * v->bytes);
+    for (int is_v = 0; is_v < 2; is_v++)
+        b->ring.held[is_v] =
+            memoi_carve(&v->c, (shape->n_nodes > 1) * memoi_pool_rows(shape, MEMOI_POOL_HELD) *
+                                   memoi_ring_row_bytes(shape, is_v));
 
     /* Keys and values of latent rows, of one step and as many heads as a call of attention has. */
     for (int is_v = 0; is_v < 2 && shape->latent.size; is_v++) {
@@ -116,10 +117,15 @@ MEMOI void memoi_buffers_carve_gradients(memoi_buffers_carving* v, memoi_buffers
         b->ring.d_kv_step = (float*)memoi_carve(&v->c, (v->n_kv[0] + v->n_kv[1]) * 4);
     b->ring.gradients = memoi_carve(
         &v->c, v->has_ring * memoi_pool_rows(shape, MEMOI_POOL_GRADIENTS) * carried_bytes);
-    for (int i = 0; i < 4 && shape->n_nodes > 1; i++)
-        b->nodes.d_kv[i / 2][i % 2] = (float*)memoi_carve(&v->c, v->n_kv[i % 2] * 4);
-    if (shape->n_nodes > 1) b->nodes.taken = memoi_carve(&v->c, n_rows * carried_bytes);
-    if (shape->n_nodes > 1 && rounds) b->nodes.given = memoi_carve(&v->c, n_rows * carried_bytes);
+    if (shape->n_nodes > 1) {
+        b->ring.held_sums =
+            (float*)memoi_carve(&v->c, memoi_pool_rows(shape, MEMOI_POOL_SUMS) *
+                                           memoi_ring_row(shape, MEMOI_RING_D_KV) * 4);
+        for (int i = 0; i < 2; i++)
+            b->ring.far_sums[i] = (float*)memoi_carve(&v->c, v->n_kv[i] * 4);
+        b->ring.sums_taken = memoi_carve(&v->c, n_rows * carried_bytes);
+        if (rounds) b->ring.sums_given = memoi_carve(&v->c, n_rows * carried_bytes);
+    }
 
     /* Replicas are sent and summed in fp32. */
     for (int i = 0; i < 2 && shape->is_replicated; i++)

@@ -1,13 +1,15 @@
 #pragma once
 #include "sp/shardings.h"
 #include "sp/attention/launches.h"
-#include "sp/attention/messages.h"
+#include "sp/attention/clock.h"
+#include "sp/attention/pairs.h"
 /* ---- >>exchange plans ---------------------------------------------------------------------------
  * Knows: the runs of each ring rank, the masks, and the list of messages.  Knows nothing of
  * tensors, heads or streams.
  *
  * 1. Pieces have as many runs as their rank at most, and one more each.
- * 2. A plan has the rows that all ranks planned with. */
+ * 2. What a reader reads of held rows is among these.
+ * 3. A number of held rows is one that this rank holds. */
 
 /* Positions that a run of queries sees, without a gap. */
 typedef struct memoi_exchange_sight {
@@ -24,13 +26,24 @@ typedef struct memoi_exchange_step {
     memoi_block_segments seen; /* of these rows */
 } memoi_exchange_step;
 
-/* One group of messages of this rank: brings the keys of step k, sends keys to a reader, returns
- * what step `given` contributed to gradients, takes what a giver contributed.  0, or rank -1:
- * none. */
+/* Rows of another node's rank that this rank holds for its own node, and where they lie in the
+ * pools of held rows. */
+typedef struct memoi_exchange_held {
+    int32_t owner;
+    int32_t own_step; /* this rank's that reads them; 0: none */
+    int64_t n_rows, row;
+} memoi_exchange_held;
+
+/* One group of messages of this rank.  Within the node it brings the keys of step k, sends keys to
+ * a reader, returns what step `given` contributed to gradients, takes what a giver contributed;
+ * keys are own, or held as number read_of, and so are gradients.  Between nodes k and `given` are
+ * numbers of held rows, which come and whose sum returns; reader and giver are nodes.  0, or
+ * rank -1: none. */
 typedef struct memoi_exchange_turn {
     int32_t k, given;
-    int32_t reader, giver;
-    int32_t number; /* the same on all ranks that take part */
+    int32_t reader, giver, read_of, given_of;
+    int32_t number; /* ascends, and is the same on all ranks that take part */
+    int32_t gate;   /* the step before which it may not begin; 0: the start */
 } memoi_exchange_turn;
 
 /* The plan of one rank. */
@@ -58,7 +71,8 @@ struct memo_exchange {
     int64_t first_unset;        /* rows of queries from here on are not all set by step 0 */
     int64_t most_runs;          /* of a rank */
     int32_t* owners;            /* (last_step + 1): step s reads the keys of owners[s] */
-    int64_t* n_rows;            /* (2, ring) of all sequences, by rank: sent to it; received */
+    int32_t* held_of;           /* (last_step + 1): held here as this number; 0: they are not */
+    int64_t* n_rows;            /* (2, ring) of all sequences, by rank: sent to it; read of it */
     memoi_exchange_step* steps; /* (last_step + 1, n_parts, n_levels), and behind these: */
     int32_t splits_own;         /* two steps more: a backward does step 0 in two */
     /* (MEMOI_N_POOLS, last_step + 2) by steps; behind the last step the contribution to the own
@@ -69,20 +83,23 @@ struct memo_exchange {
     /* (2): of forward, of backward, in the order in which they are enqueued. */
     memoi_exchange_turn* turns[2];
     int32_t n_turns[2];
-    memoi_exchange_pieces* pieces; /* (2, ring, n_parts) by rank: that this rank sends, gets */
+    /* (3, ring, n_parts) by rank: rows that this rank sends from its own, reads, gets. */
+    memoi_exchange_pieces* pieces;
     /* Positions that runs of this rank's queries see: of mask m from first_sight[m]. */
     memoi_exchange_sight* sights;
     int64_t* first_sight; /* (n_parts * n_levels + 1) */
     memoi_pairs pairs;    /* while the plan is made */
     memo_run*
         piece_runs; /* (last_step + 1, n_parts, most runs): positions of the rows that arrive */
-    /* A ring over nodes has plans of rings within this rank's node.  Number d is for keys of the
-     * node d before, held by the rank at the owner's place.  This plan has no steps then. */
-    struct memo_exchange* of_nodes;  /* (n_nodes); NULL: one node */
-    memoi_exchange_pieces* crossing; /* (2, n_nodes): own rows that go d nodes on; rows held here */
-    int32_t is_held;                 /* step 0 reads rows of another node */
-    int32_t first_number;            /* of its exchanges, which count through rings of a node */
-    int32_t has_own_work;            /* step 0 computes, or what a split leaves of it */
+    /* Over nodes: own rows that cross (n_nodes, n_parts), and how many; all rows of others that
+     * this node reads (ring, n_parts); of those held here what readers read, as they lie (n_nodes
+     * of owners, places of readers, n_parts). */
+    memoi_exchange_pieces *crossing, *whole, *read;
+    int64_t* crossing_rows;    /* (n_nodes) */
+    int32_t crosses;           /* to any node */
+    memoi_exchange_held* held; /* (n_held), in the order in which they come */
+    int32_t n_held;
+    int32_t has_own_work; /* step 0 computes, or what a split leaves of it */
 };
 
 MEMOI const memoi_exchange_step* memoi_exchange_step_of(const memo_exchange* plan, int32_t s,
@@ -93,15 +110,30 @@ MEMOI const memoi_exchange_step* memoi_exchange_step_of(const memo_exchange* pla
 MEMOI int64_t* memoi_exchange_rows_of(const memo_exchange* plan, int is_receive, int32_t rank) {
     return &plan->n_rows[is_receive * plan->shape.sharding.ring + rank];
 }
-MEMOI memoi_exchange_pieces* memoi_exchange_pieces_of(const memo_exchange* plan, int is_receive,
+enum { MEMOI_PIECES_SENT = 0, MEMOI_PIECES_READ, MEMOI_PIECES_GOT };
+MEMOI memoi_exchange_pieces* memoi_exchange_pieces_of(const memo_exchange* plan, int which,
                                                       int32_t rank, int32_t part) {
     const int64_t rd = plan->shape.sharding.ring;
-    return &plan->pieces[(is_receive * rd + rank) * plan->shape.n_parts + part];
+    return &plan->pieces[(which * rd + rank) * plan->shape.n_parts + part];
 }
 
-MEMOI const memoi_exchange_pieces* memoi_exchange_crossing_of(const memo_exchange* plan,
-                                                              int is_receive, int32_t d) {
-    return &plan->crossing[is_receive * plan->shape.n_nodes + d];
+/* Ranks of a node. */
+MEMOI int32_t memoi_exchange_places(const memo_exchange* plan) {
+    return plan->shape.sharding.ring / plan->shape.n_nodes;
+}
+MEMOI const memoi_exchange_held* memoi_exchange_held_of(const memo_exchange* plan, int32_t number) {
+    MEMO_ASSERT(number > 0 && number <= plan->n_held); /* 3 */
+    return &plan->held[number - 1];
+}
+/* All rows of a number, of the owner's; what a reader reads of them, as they lie. */
+MEMOI const memoi_exchange_pieces* memoi_exchange_whole_of(const memo_exchange* plan,
+                                                           int32_t number) {
+    return &plan->whole[memoi_exchange_held_of(plan, number)->owner * plan->shape.n_parts];
+}
+MEMOI memoi_exchange_pieces* memoi_exchange_read_of(const memo_exchange* plan, int32_t owner,
+                                                    int32_t reader) {
+    const int32_t per = memoi_exchange_places(plan);
+    return &plan->read[(owner / per * per + reader % per) * plan->shape.n_parts];
 }
 
 MEMOI const memoi_exchange_room* memoi_exchange_room_of(const memo_exchange* plan, int pool,
@@ -157,7 +189,7 @@ MEMOI int32_t memoi_exchange_runs_of(const memoi_exchange_pieces* p, const memo_
     return n_made;
 }
 
-/* --- what each rank reads --- */
+/* --- what this rank sees --- */
 
 /* The positions that a run of queries sees under a mask, without a gap each.  Returns how many. */
 MEMOI int64_t memoi_exchange_look_at(const memo_exchange* plan, int64_t mask, const memo_run* run,
@@ -218,13 +250,12 @@ MEMOI void memoi_exchange_find_readers(const memo_exchange* plan, int32_t mask,
     }
 }
 
-/* Step 0 has all queries of level 0, unless its keys are of another node.  All levels of a part
- * have the keys that any of them reads. */
+/* Step 0 has all queries of level 0.  All levels of a part have the keys that any of them reads. */
 MEMOI void memoi_exchange_make_step(memo_exchange* plan, int32_t s, int32_t mask) {
     const memoi_shape* shape = &plan->shape;
     const int32_t me = shape->ring_rank, owner = plan->owners[s], part = mask / plan->n_levels;
     const int is_first = mask % plan->n_levels == 0;
-    const int has_all = !s && is_first && !plan->is_held;
+    const int has_all = !s && is_first;
     memoi_exchange_step* r = &plan->steps[((int64_t)s * shape->n_parts) * plan->n_levels + mask];
     r->q_runs = memoi_shape_runs(shape, 0, me, &r->n_q_runs);
     r->k_runs = memoi_shape_runs(shape, 1, owner, &r->n_k_runs);
@@ -322,7 +353,7 @@ MEMOI void memoi_exchange_cut_step(memo_exchange* plan, int32_t mask,
 /* A backward computes a part of step 0 before the first keys arrive, and the rest last. */
 MEMOI void memoi_exchange_split_own(memo_exchange* plan) {
     const int32_t n_masks = plan->shape.n_parts * plan->n_levels;
-    plan->splits_own = plan->has_own_work && !plan->is_held && plan->shape.sharding.ring > 1;
+    plan->splits_own = plan->has_own_work && plan->shape.sharding.ring > 1;
     if (!plan->splits_own) return;
     plan->has_own_work = 0;
     for (int32_t mask = 0; mask < n_masks && !plan->arrays.failed; mask++) {
@@ -336,210 +367,261 @@ MEMOI void memoi_exchange_split_own(memo_exchange* plan) {
     }
 }
 
-/* --- the plan of a rank --- */
+/* --- what each rank reads --- */
+
+/* This rank sends rows of a reader's, or gets them. */
+MEMOI void memoi_exchange_keep(memo_exchange* plan, int32_t part, int32_t reader, int32_t owner,
+                               const memoi_exchange_pieces* p) {
+    const memoi_shape* shape = &plan->shape;
+    const int32_t me = shape->ring_rank, per = memoi_exchange_places(plan);
+    const int64_t n_rows = shape->n_batch / shape->n_parts * p->n_rows;
+    const int is_near = reader / per == owner / per;
+    if (reader == me) {
+        *memoi_exchange_pieces_of(plan, MEMOI_PIECES_READ, owner, part) = *p;
+        *memoi_exchange_rows_of(plan, 1, owner) += n_rows;
+    }
+    if (owner == me && is_near) {
+        *memoi_exchange_pieces_of(plan, MEMOI_PIECES_SENT, reader, part) = *p;
+        *memoi_exchange_rows_of(plan, 0, reader) += n_rows;
+    }
+    if (!is_near && reader / per == me / per && owner % per == me % per)
+        memoi_exchange_read_of(plan, owner, reader)[part] = *p;
+}
+
+/* What all readers of a node read of others' keys. */
+MEMOI void memoi_exchange_cross(memo_exchange* plan, int32_t part, int32_t node,
+                                memoi_exchange_pieces* read, int64_t* crossing_rows) {
+    const memoi_shape* shape = &plan->shape;
+    const int32_t me = shape->ring_rank, per = memoi_exchange_places(plan);
+    for (int32_t owner = 0; owner < shape->sharding.ring; owner++) {
+        memoi_exchange_pieces* p = &read[owner];
+        if (!p->n) continue;
+        memoi_exchange_close_gaps(p, plan->pairs.most);
+        crossing_rows[owner * shape->n_nodes + node] += shape->n_batch / shape->n_parts * p->n_rows;
+        if (owner == me) plan->crossing[node * shape->n_parts + part] = *p;
+        if (node == me / per) plan->whole[owner * shape->n_parts + part] = *p;
+        p->n = 0;
+        p->n_rows = p->narrowest = 0;
+    }
+}
 
 /* What each rank reads of each, and with which pieces this rank takes part.  Sets rows_of and
- * work_of: (ring, ring) of a reader with keys of an owner. */
-MEMOI void memoi_exchange_read(memo_exchange* plan, int64_t* rows_of, int64_t* work_of) {
+ * work_of: (ring, ring) of a reader with keys of an owner; and crossing_rows: (ring, n_nodes). */
+MEMOI void memoi_exchange_read(memo_exchange* plan, int64_t* rows_of, int64_t* work_of,
+                               int64_t* crossing_rows, memob_arrays* scratch) {
     const memoi_shape* shape = &plan->shape;
-    const int32_t me = shape->ring_rank, rd = shape->sharding.ring;
+    const int32_t rd = shape->sharding.ring, per = memoi_exchange_places(plan);
     const int64_t each = shape->n_batch / shape->n_parts;
+    memoi_exchange_pieces* read = MEMOB_ARRAY(scratch, memoi_exchange_pieces, rd);
     memoi_pairs* pairs = &plan->pairs;
-    for (int32_t part = 0; part < shape->n_parts; part++)
-        for (int32_t reader = 0; reader < rd; reader++) {
-            memoi_pairs_ask(pairs, part, reader);
-            for (int32_t owner = 0; owner < rd; owner++) {
-                const int64_t at = (int64_t)reader * rd + owner;
-                const memoi_exchange_pieces* p = &pairs->pieces[owner];
-                work_of[at] += each * pairs->work[owner];
-                if (owner == reader) continue;
-                rows_of[at] += each * p->n_rows;
-                for (int i = 0; i < 2; i++) { /* sent; got */
-                    if ((i ? reader : owner) != me) continue;
-                    *memoi_exchange_pieces_of(plan, i, i ? owner : reader, part) = *p;
-                    *memoi_exchange_rows_of(plan, i, i ? owner : reader) += each * p->n_rows;
-                }
-            }
+    for (int32_t i = 0; i < shape->n_parts * rd && !scratch->failed; i++) {
+        const int32_t part = i / rd, reader = i % rd;
+        memoi_pairs_ask(pairs, part, reader);
+        for (int32_t owner = 0; owner < rd; owner++) {
+            const memoi_exchange_pieces* p = &pairs->pieces[owner];
+            work_of[(int64_t)reader * rd + owner] += each * pairs->work[owner];
+            if (owner == reader || !p->n) continue;
+            rows_of[(int64_t)reader * rd + owner] += each * p->n_rows;
+            memoi_exchange_keep(plan, part, reader, owner, p);
+            if (owner / per != reader / per) memoi_exchange_unite(&read[owner], p, pairs->most);
         }
+        if (reader % per == per - 1)
+            memoi_exchange_cross(plan, part, reader / per, read, crossing_rows);
+    }
+}
+
+/* Pieces of rows as these lie where rows of `whole` lie one after another. */
+MEMOI void memoi_exchange_place(const memoi_exchange_pieces* whole, int32_t most,
+                                const memoi_exchange_pieces* p, memoi_exchange_pieces* placed) {
+    int64_t row = 0;
+    placed->n = 0;
+    placed->n_rows = placed->narrowest = 0;
+    for (int32_t i = 0, k = 0; i < p->n; i++) {
+        int64_t begin;
+        for (; whole->rows[k].end <= p->rows[i].begin; k++)
+            row += whole->rows[k].end - whole->rows[k].begin;
+        MEMO_ASSERT(whole->rows[k].begin <= p->rows[i].begin &&
+                    p->rows[i].end <= whole->rows[k].end); /* 2 */
+        begin = row + p->rows[i].begin - whole->rows[k].begin;
+        memoi_exchange_add_rows(placed, most, begin, begin + p->rows[i].end - p->rows[i].begin);
+    }
+}
+
+/* What comes from held rows lies as they do.  Who holds rows computes with all of them. */
+MEMOI void memoi_exchange_place_all(memo_exchange* plan) {
+    const memoi_shape* shape = &plan->shape;
+    const int32_t me = shape->ring_rank, per = memoi_exchange_places(plan);
+    const int32_t n_parts = shape->n_parts, most = plan->pairs.most;
+    for (int32_t i = 0; i < shape->sharding.ring * n_parts; i++) {
+        const int32_t owner = i / n_parts, part = i % n_parts;
+        memoi_exchange_pieces* p = memoi_exchange_pieces_of(plan, MEMOI_PIECES_READ, owner, part);
+        const memoi_exchange_pieces* whole = &plan->whole[i];
+        if (owner / per == me / per) continue;
+        for (int32_t r = 0; r < per && owner % per == me % per; r++) {
+            memoi_exchange_pieces* read = memoi_exchange_read_of(plan, owner, r) + part;
+            const memoi_exchange_pieces of_owner = *read;
+            memoi_exchange_place(whole, most, &of_owner, read);
+        }
+        memoi_exchange_place(whole, most, p,
+                             memoi_exchange_pieces_of(plan, MEMOI_PIECES_GOT, owner, part));
+        if (owner % per != me % per || !*memoi_exchange_rows_of(plan, 1, owner)) continue;
+        *memoi_exchange_rows_of(plan, 1, owner) +=
+            shape->n_batch / n_parts * (whole->n_rows - p->n_rows);
+        *p = *whole;
+        memoi_exchange_place(whole, most, whole, memoi_exchange_read_of(plan, owner, me) + part);
+    }
+}
+
+/* --- the part of this rank --- */
+
+/* The step behind which rows may come to the place of others. */
+MEMOI int32_t memoi_exchange_held_gate(const memo_exchange* plan, int32_t number) {
+    const memoi_exchange_held* held = memoi_exchange_held_of(plan, number);
+    int32_t gate = 0;
+    for (const memoi_exchange_held* x = plan->held; x < held; x++)
+        if (x->row < held->row + held->n_rows && held->row < x->row + x->n_rows)
+            gate = (int32_t)memob_max(gate, x->own_step);
+    return gate;
+}
+
+MEMOI void memoi_exchange_take_near(const memoi_messages* m, const memoi_ring_message* x,
+                                    int is_given, int32_t me, memoi_exchange_turn* turn) {
+    const int32_t of = x->crossing < 0 ? 0 : m->crossings[x->crossing].number;
+    if (x->reader == me) {
+        const int32_t gate = is_given ? x->step : x->after[MEMOI_POOL_KEYS];
+        *(is_given ? &turn->given : &turn->k) = x->step;
+        turn->gate = (int32_t)memob_max(turn->gate, gate);
+    }
+    if (x->source == me) {
+        *(is_given ? &turn->giver : &turn->reader) = x->reader;
+        *(is_given ? &turn->given_of : &turn->read_of) = of;
+    }
+}
+MEMOI void memoi_exchange_take_far(const memo_exchange* plan, const memoi_ring_crossing* x,
+                                   int is_given, memoi_exchange_turn* turn) {
+    const int32_t me = plan->shape.ring_rank;
+    if (x->holder == me) *(is_given ? &turn->given : &turn->k) = x->number;
+    if (x->holder == me && !is_given)
+        turn->gate = (int32_t)memob_max(turn->gate, memoi_exchange_held_gate(plan, x->number));
+    if (x->owner == me)
+        *(is_given ? &turn->giver : &turn->reader) = x->holder / memoi_exchange_places(plan);
 }
 
 /* The turns of this rank, of those of all. */
 MEMOI void memoi_exchange_take_turns(memo_exchange* plan, const memoi_messages* m) {
     const int32_t me = plan->shape.ring_rank;
     for (int pass = 0; pass < 2 && !plan->arrays.failed; pass++) {
-        memoi_exchange_turn* turn =
-            MEMOB_ARRAY(&plan->arrays, memoi_exchange_turn, 4 * (int64_t)m->n_ranks + 1);
+        memoi_exchange_turn* turn = MEMOB_ARRAY(&plan->arrays, memoi_exchange_turn,
+                                                4 * ((int64_t)m->n_ranks + m->n_nodes) + 1);
         plan->turns[pass] = turn;
-        for (int32_t i = 0; i < memoi_messages_count(m) * (1 + pass) && turn; i++) {
+        for (int32_t i = 0; i < m->n_events[pass] && turn; i++) {
             const memoi_messages_event* event = &m->events[pass][i];
-            const memoi_ring_message* x = &m->list[event->message];
-            if (x->reader != me && x->owner != me) continue;
+            const int is_far = event->turn % MEMOI_N_LINKS == MEMOI_LINK_NODES;
+            const memoi_ring_message* x = is_far ? NULL : &m->list[event->index];
+            const memoi_ring_crossing* c = is_far ? &m->crossings[event->index] : NULL;
+            if (is_far ? c->owner != me && c->holder != me : x->reader != me && x->source != me)
+                continue;
             if (!plan->n_turns[pass] || turn->number != event->turn) {
                 turn = &plan->turns[pass][plan->n_turns[pass]++];
                 turn->reader = turn->giver = -1;
                 turn->number = event->turn;
             }
-            if (x->reader == me) *(event->is_given ? &turn->given : &turn->k) = x->step;
-            if (x->owner == me) *(event->is_given ? &turn->giver : &turn->reader) = x->reader;
+            if (is_far)
+                memoi_exchange_take_far(plan, c, event->is_given, turn);
+            else
+                memoi_exchange_take_near(m, x, event->is_given, me, turn);
         }
     }
 }
 
-MEMOI void memoi_exchange_make_rooms(memo_exchange* plan, memob_arrays* scratch) {
-    const int32_t n = plan->last_step + 1;
-    int64_t most = 0, *sizes = MEMOB_ARRAY(scratch, int64_t, (int64_t)n + 1);
+/* The steps of this rank, and what it holds. */
+MEMOI void memoi_exchange_take_steps(memo_exchange* plan, const memoi_messages* m) {
+    const int32_t me = plan->shape.ring_rank;
+    plan->owners[0] = me;
+    for (int32_t k = 0; k < plan->n_held; k++) {
+        const memoi_ring_crossing* c = &m->crossings[m->held[m->first_of_holder[me] + k]];
+        plan->held[k].owner = c->owner;
+        plan->held[k].n_rows = c->n_rows;
+        plan->held[k].row = c->row;
+    }
+    for (int32_t s = 1; s <= plan->last_step; s++) {
+        const memoi_ring_message* x = memoi_messages_of(m, me, s);
+        plan->owners[s] = x->owner;
+        if (!memoi_messages_is_own(x)) continue;
+        plan->held_of[s] = m->crossings[x->crossing].number;
+        plan->held[plan->held_of[s] - 1].own_step = s;
+    }
+}
+
+MEMOI void memoi_exchange_make_rooms(memo_exchange* plan, const memoi_messages* m,
+                                     memob_arrays* scratch) {
+    const int32_t me = plan->shape.ring_rank, n = plan->last_step + 1;
+    int64_t* sizes = MEMOB_ARRAY(scratch, int64_t, 2 * ((int64_t)n + 1));
+    int64_t* returns = MEMOB_ARRAY(scratch, int64_t, m->n_ranks);
+    char* has_others = MEMOB_ARRAY(scratch, char, m->n_ranks);
     memoi_pool pool = MEMO_ZERO(memoi_pool);
     pool.stretches = MEMOB_ARRAY(scratch, memoi_pool_stretch, 2 * (int64_t)n + 5);
     if (scratch->failed) return;
-    for (int32_t s = 1; s < n; s++) sizes[s] = *memoi_exchange_rows_of(plan, 1, plan->owners[s]);
-    for (int32_t r = 0; r < plan->shape.sharding.ring; r++)
-        most = memob_max(most, *memoi_exchange_rows_of(plan, 0, r));
-    plan->has_others = most > 0;
-    plan->taken_row = memoi_messages_lay(&plan->shape, &pool, sizes, n, most, plan->rooms);
+    memoi_messages_find_returns(m, returns, has_others);
+    plan->has_others = has_others[me];
+    plan->taken_row = memoi_messages_lay(
+        &plan->shape, &pool, sizes, sizes + n + 1, n,
+        memoi_messages_sizes(m, me, returns, has_others, sizes, sizes + n + 1), plan->rooms);
 }
 
-/* What passes need, once the tokens and the masks are there.  All ranks must find the same list of
- * messages, so each finds what all ranks read. */
+/* Which ranks' own keys are one segment, which a backward does not cut. */
+MEMOI void memoi_exchange_find_whole(const memo_exchange* plan, char* is_whole) {
+    const memoi_shape* shape = &plan->shape;
+    const int64_t* first = plan->first_seen;
+    for (int32_t r = 0; r < shape->sharding.ring; r++) {
+        int32_t n_q, n_k;
+        const memo_run* q = memoi_shape_runs(shape, 0, r, &n_q);
+        const memo_run* k = memoi_shape_runs(shape, 1, r, &n_k);
+        is_whole[r] = 1;
+        for (int32_t i = 0; i < shape->n_parts * plan->n_levels && is_whole[r]; i++)
+            is_whole[r] = memoi_segments_derive(plan->seen + first[i], first[i + 1] - first[i], q,
+                                                n_q, k, n_k, NULL) < 2;
+    }
+}
+
+/* The list of messages.  All ranks must find the same, so each finds what all ranks read. */
+MEMOI void memoi_exchange_make_list(memo_exchange* plan, memoi_messages* m, memob_arrays* scratch) {
+    const memoi_shape* shape = &plan->shape;
+    const int64_t rd = shape->sharding.ring;
+    int64_t* rows_of = MEMOB_ARRAY(scratch, int64_t, rd * rd);
+    int64_t* work_of = MEMOB_ARRAY(scratch, int64_t, rd * rd);
+    int64_t* crossing_rows = MEMOB_ARRAY(scratch, int64_t, rd * shape->n_nodes);
+    char* is_whole = MEMOB_ARRAY(scratch, char, rd);
+    memoi_pairs_take_keys(&plan->pairs, memoi_shape_tokens_of(shape, 1), scratch);
+    if (!scratch->failed) memoi_exchange_read(plan, rows_of, work_of, crossing_rows, scratch);
+    if (scratch->failed) return;
+    if (shape->n_nodes > 1) memoi_exchange_place_all(plan);
+    memoi_exchange_find_whole(plan, is_whole);
+    for (int32_t node = 0; node < shape->n_nodes; node++) {
+        plan->crossing_rows[node] = crossing_rows[shape->ring_rank * shape->n_nodes + node];
+        plan->crosses |= plan->crossing_rows[node] > 0;
+    }
+    m->shape = shape;
+    m->n_ranks = (int32_t)rd;
+    m->n_nodes = shape->n_nodes;
+    m->rows_of = rows_of;
+    m->work_of = work_of;
+    m->crossing_rows = crossing_rows;
+    m->is_whole = is_whole;
+    memoi_messages_make(m, scratch);
+}
+
+/* What passes need, once the tokens and the masks are there. */
 MEMOI void memoi_exchange_make(memo_exchange* plan) {
     const memoi_shape* shape = &plan->shape;
     const int32_t me = shape->ring_rank, n_masks = shape->n_parts * plan->n_levels;
-    const int64_t rd = shape->sharding.ring;
+    const int64_t rd = shape->sharding.ring, n_parts = shape->n_parts;
+    const int64_t is_over_nodes = shape->n_nodes > 1;
+    const memoi_shape_tokens* queries = memoi_shape_tokens_of(shape, 0);
     memob_arrays *arrays = &plan->arrays, scratch = MEMO_ZERO(memob_arrays);
     memoi_messages m = MEMO_ZERO(memoi_messages);
-    int64_t* rows_of = MEMOB_ARRAY(&scratch, int64_t, rd * rd);
-    int64_t* work_of = MEMOB_ARRAY(&scratch, int64_t, rd * rd);
-    int32_t s, n;
-    plan->first_unset = shape->sharding.ring_tokens;
-    plan->n_rows = MEMOB_ARRAY(arrays, int64_t, 2 * rd);
-    plan->pieces = MEMOB_ARRAY(arrays, memoi_exchange_pieces, 2 * rd * shape->n_parts);
-    memoi_pairs_take_keys(&plan->pairs, memoi_shape_tokens_of(shape, 1), &scratch);
-    arrays->failed |= scratch.failed;
-    if (!arrays->failed) {
-        memoi_exchange_read(plan, rows_of, work_of);
-        m.shape = shape;
-        m.n_ranks = (int32_t)rd;
-        m.rows_of = rows_of;
-        m.work_of = work_of;
-        memoi_messages_make(&m, &scratch);
-    }
-    arrays->failed |= scratch.failed;
-
-    /* This rank's part. */
-    n = arrays->failed ? 1 : 1 + memoi_messages_steps(&m, me);
-    plan->last_step = n - 1;
-    plan->owners = MEMOB_ARRAY(arrays, int32_t, n);
-    plan->steps = MEMOB_ARRAY(arrays, memoi_exchange_step, ((int64_t)n + 2) * n_masks);
-    plan->rooms = MEMOB_ARRAY(arrays, memoi_exchange_room, MEMOI_N_POOLS * ((int64_t)n + 1));
-    plan->piece_runs = MEMOB_ARRAY(
-        arrays, memo_run, (int64_t)n * shape->n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
-    if (!arrays->failed) {
-        plan->owners[0] = me;
-        for (s = 1; s < n; s++) plan->owners[s] = memoi_messages_of(&m, me, s)->owner;
-        memoi_exchange_take_turns(plan, &m);
-    }
-    for (int32_t mask = 0; mask < n_masks && !arrays->failed; mask++)
-        for (s = 0; s < n && !arrays->failed; s++) memoi_exchange_make_step(plan, s, mask);
-    if (!arrays->failed) memoi_exchange_split_own(plan);
-    if (!arrays->failed) memoi_exchange_make_rooms(plan, &scratch);
-    arrays->failed |= scratch.failed;
-    memob_arrays_free(&scratch);
-}
-
-/* --- rings over nodes --- */
-
-/* The plan of a ring within a node, for the keys of the ranks of a node. */
-MEMOI void memoi_exchange_view(const memo_exchange* plan, int32_t readers, int32_t owners,
-                               memo_exchange* view) {
-    const int32_t n = plan->shape.sharding.ring / plan->shape.n_nodes;
-    *view = *plan;
-    view->arrays = MEMO_ZERO(memob_arrays);
-    view->shape.sharding.ring = view->shape.key_sharding.ring = n;
-    view->shape.ring_rank %= n;
-    view->shape.n_nodes = view->shape.has_key_sharding = 1;
-    for (int32_t i = 0; i < 2; i++) {
-        const int64_t first = (int64_t)(i ? owners : readers) * n;
-        view->tokens[i] = *memoi_shape_tokens_of(&plan->shape, i);
-        view->tokens[i].runs += first * view->tokens[i].max_runs;
-        view->tokens[i].n_runs += first;
-    }
-    view->shape.tokens = view->tokens;
-    view->pairs.n_ranks = n;
-    view->pairs.queries = &view->tokens[0];
-}
-
-/* What all readers of a node read of owners' keys, in any sequence of the batch. */
-MEMOI void memoi_exchange_read_node(memo_exchange* view, memoi_exchange_pieces* read) {
-    memoi_pairs* pairs = &view->pairs;
-    memob_arrays scratch = MEMO_ZERO(memob_arrays);
-    const int32_t n = view->shape.sharding.ring;
-    memoi_pairs_take_keys(pairs, &view->tokens[1], &scratch);
-    view->arrays.failed |= scratch.failed;
-    for (int32_t i = 0; i < view->shape.n_parts * n && !view->arrays.failed; i++) {
-        memoi_pairs_ask(pairs, i / n, i % n);
-        for (int32_t owner = 0; owner < n; owner++)
-            memoi_exchange_unite(&read[owner], &pairs->pieces[owner], pairs->most);
-    }
-    for (int32_t owner = 0; owner < n; owner++)
-        memoi_exchange_close_gaps(&read[owner], pairs->most);
-    memob_arrays_free(&scratch);
-}
-
-/* Keys of the ring are now the rows that cross to it, one after another.  read: of its owners. */
-MEMOI void memoi_exchange_hold(memo_exchange* ring, const memoi_exchange_pieces* read) {
-    memoi_shape_tokens *tokens = &ring->tokens[1], all = *tokens;
-    const int32_t n = ring->shape.sharding.ring;
-    const int64_t max_runs = all.max_runs + MEMOI_PIECES_MAX;
-    memo_run* runs = MEMOB_ARRAY(&ring->arrays, memo_run, n * max_runs);
-    int32_t* n_runs = MEMOB_ARRAY(&ring->arrays, int32_t, n);
-    for (int32_t owner = 0; owner < n && !ring->arrays.failed; owner++)
-        n_runs[owner] = memoi_exchange_runs_of(&read[owner], all.runs + owner * all.max_runs,
-                                               all.n_runs[owner], runs + owner * max_runs);
-    tokens->runs = runs;
-    tokens->n_runs = n_runs;
-    tokens->max_runs = max_runs;
-    ring->most_runs += MEMOI_PIECES_MAX;
-    ring->is_held = 1;
-}
-
-MEMOI void memoi_exchange_make_nodes(memo_exchange* plan) {
-    const int32_t n_nodes = plan->shape.n_nodes, n = plan->shape.sharding.ring / n_nodes;
-    const int32_t node = plan->shape.ring_rank / n, place = plan->shape.ring_rank % n;
-    memob_arrays scratch = MEMO_ZERO(memob_arrays);
-    memo_exchange* rings = MEMOB_ARRAY(&plan->arrays, memo_exchange, n_nodes);
-    memoi_exchange_pieces* read =
-        MEMOB_ARRAY(&scratch, memoi_exchange_pieces, 2 * (int64_t)n); /* here; of own keys */
-    plan->crossing = MEMOB_ARRAY(&plan->arrays, memoi_exchange_pieces, 2 * (int64_t)n_nodes);
-    plan->arrays.failed |= scratch.failed;
-
-    for (int32_t d = 0; d < n_nodes && !plan->arrays.failed; d++) {
-        memo_exchange* ring = &rings[d];
-        memset(read, 0, 2 * (size_t)n * sizeof *read);
-        if (d) {
-            memoi_exchange_view(plan, (node + d) % n_nodes, node, ring);
-            memoi_exchange_read_node(ring, read + n);
-            plan->arrays.failed |= ring->arrays.failed;
-            plan->crossing[d] = read[n + place];
-        }
-        memoi_exchange_view(plan, node, (node - d + n_nodes) % n_nodes, ring);
-        ring->first_number = 2 * d * n * n;
-        if (d) {
-            memoi_exchange_read_node(ring, read);
-            plan->crossing[n_nodes + d] = read[place];
-            if (!ring->arrays.failed) memoi_exchange_hold(ring, read);
-        }
-        if (!ring->arrays.failed) memoi_exchange_make(ring);
-        plan->arrays.failed |= ring->arrays.failed;
-    }
-    plan->of_nodes = rings;
-    memob_arrays_free(&scratch);
-}
-
-/* The plan of this rank, for the tokens and the masks that it has. */
-MEMOI void memoi_exchange_make_all(memo_exchange* plan) {
-    const memoi_shape* shape = &plan->shape;
-    const memoi_shape_tokens* queries = memoi_shape_tokens_of(shape, 0);
-    memob_arrays scratch = MEMO_ZERO(memob_arrays);
     memoi_pairs* pairs = &plan->pairs;
+    int32_t s, n;
     pairs->seen = plan->seen;
     pairs->first_seen = plan->first_seen;
     pairs->n_levels = plan->n_levels;
@@ -549,8 +631,36 @@ MEMOI void memoi_exchange_make_all(memo_exchange* plan) {
     memoi_pairs_take_masks(pairs, shape->n_parts, queries->max_runs,
                            memob_max(shape->sharding.n_tokens, shape->key_sharding.n_tokens),
                            &scratch);
-    plan->arrays.failed |= scratch.failed;
-    if (!plan->arrays.failed)
-        (shape->n_nodes > 1 ? memoi_exchange_make_nodes : memoi_exchange_make)(plan);
+    plan->first_unset = shape->sharding.ring_tokens;
+    plan->n_rows = MEMOB_ARRAY(arrays, int64_t, 2 * rd);
+    plan->pieces = MEMOB_ARRAY(arrays, memoi_exchange_pieces, (2 + is_over_nodes) * rd * n_parts);
+    plan->crossing_rows = MEMOB_ARRAY(arrays, int64_t, shape->n_nodes);
+    plan->crossing =
+        MEMOB_ARRAY(arrays, memoi_exchange_pieces, is_over_nodes * shape->n_nodes * n_parts);
+    plan->whole = MEMOB_ARRAY(arrays, memoi_exchange_pieces, is_over_nodes * rd * n_parts);
+    plan->read = MEMOB_ARRAY(arrays, memoi_exchange_pieces, is_over_nodes * rd * n_parts);
+    if (!arrays->failed) memoi_exchange_make_list(plan, &m, &scratch);
+    arrays->failed |= scratch.failed;
+
+    /* This rank's part. */
+    n = arrays->failed ? 1 : 1 + memoi_messages_steps(&m, me);
+    plan->last_step = n - 1;
+    plan->n_held = arrays->failed ? 0 : m.first_of_holder[me + 1] - m.first_of_holder[me];
+    plan->owners = MEMOB_ARRAY(arrays, int32_t, n);
+    plan->held_of = MEMOB_ARRAY(arrays, int32_t, n);
+    plan->held = MEMOB_ARRAY(arrays, memoi_exchange_held, plan->n_held);
+    plan->steps = MEMOB_ARRAY(arrays, memoi_exchange_step, ((int64_t)n + 2) * n_masks);
+    plan->rooms = MEMOB_ARRAY(arrays, memoi_exchange_room, 2 * ((int64_t)n + 1));
+    plan->piece_runs =
+        MEMOB_ARRAY(arrays, memo_run, n * n_parts * (plan->most_runs + MEMOI_PIECES_MAX));
+    if (!arrays->failed) {
+        memoi_exchange_take_steps(plan, &m);
+        memoi_exchange_take_turns(plan, &m);
+    }
+    for (int32_t mask = 0; mask < n_masks && !arrays->failed; mask++)
+        for (s = 0; s < n && !arrays->failed; s++) memoi_exchange_make_step(plan, s, mask);
+    if (!arrays->failed) memoi_exchange_split_own(plan);
+    if (!arrays->failed) memoi_exchange_make_rooms(plan, &m, &scratch);
+    arrays->failed |= scratch.failed;
     memob_arrays_free(&scratch);
 }

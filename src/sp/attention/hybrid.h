@@ -102,10 +102,12 @@ MEMOI memo_status memoi_hybrid_device_check(const char* name, const memo_sp_atte
     return memoi_check_memory(name, desc->device_memory, error);
 }
 
-/* A step fills a room of keys and two of contributions; step 0 one. */
+/* A step fills a room of keys and two of contributions; step 0 one.  Rows that are held for the
+ * node have a room, and one of sums. */
 MEMOI memo_status memoi_hybrid_order_make(memo_sp_attention* a, memo_error* error) {
     memoi_ring_rooms* rooms = &a->rooms;
-    const int64_t n_steps = (int64_t)a->shape.n_groups * a->shape.sharding.ring;
+    const int64_t n_steps =
+        (int64_t)a->shape.n_groups * (a->shape.sharding.ring + a->shape.n_nodes - 1);
     if (n_steps > INT32_MAX / 8) return memob_no_memory(error, "the waits of an attention");
     rooms->n_cells = 1 + 3 * (int32_t)n_steps;
     rooms->first_cell = MEMOI_CELL_KEYS + (int32_t)memob_max(a->shape.n_groups, 2);
@@ -259,7 +261,7 @@ MEMOI memo_status memoi_hybrid_plan(memo_exchange* plan, memo_sp_attention* atte
     status = memoi_hybrid_plan_masks(plan, desc->masks, error);
     if (status) return status;
     memoi_exchange_look(plan);
-    if (!plan->arrays.failed) memoi_exchange_make_all(plan);
+    if (!plan->arrays.failed) memoi_exchange_make(plan);
     if (plan->arrays.failed) return memob_no_memory(error, "the plan of an exchange");
     memoi_agreed_shape(&plan->agreed, shape);
     memoi_agreed_masks(&plan->agreed, plan);
@@ -327,8 +329,7 @@ typedef struct memoi_hybrid_walk {
     memo_sp_attention_tensors tensors;
     memoi_ulysses ulysses;
     memoi_ring ring;
-    memoi_nodes nodes; /* of a ring over nodes */
-    float* d_kv[2];    /* of a group: the sums of this rank's rows */
+    float* d_kv[2]; /* of a group: the sums of this rank's rows */
 } memoi_hybrid_walk;
 
 MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* plan,
@@ -354,11 +355,7 @@ MEMOI void memoi_hybrid_walk_init(memoi_hybrid_walk* walk, const memo_exchange* 
     walk->ring.attention = &a->desc.attention;
     walk->ring.is_backward = is_backward;
     walk->ring.plan = plan;
-    walk->nodes.ring = &walk->ring;
-    walk->nodes.plan = plan;
-    walk->nodes.comm = a->desc.nodes;
-    walk->nodes.buffers = walk->buffers.nodes;
-    walk->ring.sums_cell = MEMOI_CELL_OWN_SUMS;
+    walk->ring.nodes = a->desc.nodes;
     walk->ring.rooms = &plan->attention->rooms;
     walk->ring.last_step = a->shape.heads.n_q ? plan->last_step : 0;
 }
@@ -595,10 +592,7 @@ MEMOI memo_status memoi_hybrid_walk_through(memoi_hybrid_walk* walk) {
     for (int32_t g = 0; g < n_groups; g++) {
         if (g + 1 < n_groups) memoi_hybrid_arrive(walk, g + 1); /* during the attention of g */
         memoi_hybrid_enter(walk, g);
-        if (walk->shape->n_nodes > 1)
-            memoi_nodes_run(&walk->nodes);
-        else
-            memoi_ring_run(&walk->ring);
+        memoi_ring_run(&walk->ring);
         memoi_hybrid_sinks(walk);
         memoi_hybrid_leave(walk, g);
     }

@@ -2,8 +2,8 @@
 #include "sp/target.h"
 #include "sp/attention/exchange.h"
 /* ---- >>ring attention ---------------------------------------------------------------------------
- * Knows: the runs of each ring rank, the mask, the local attention, two streams.  Knows nothing of
- * Ulysses or of where its tensors come from.  They are by heads: (n_batch, ring_tokens, heads of
+ * Knows: the runs of each ring rank, the mask, the local attention, three streams.  Knows nothing
+ * of Ulysses or of where its tensors come from.  They are by heads: (n_batch, ring_tokens, heads of
  * the rank, head_size or v_head_size).  Arrays of two hold one for keys, then one for values.
  *
  * 1. A step is enqueued behind the exchange that brings its keys.
@@ -17,6 +17,12 @@ typedef struct memoi_ring_buffers {
     float* d_kv[2];   /* the sums of all steps */
     char* gradients;  /* pool, in carried_type: contributions, each rows of d_k, then rows of d_v */
     float* d_kv_step; /* the contribution of a step before it is rounded; NULL: computed in place */
+    /* Over nodes: pools of keys and values that are held for the node, and of the sums of their
+     * gradients, each rows of d_k, then rows of d_v; sums that return, and come, in carried_type.
+     * sums_given: NULL if that is fp32. */
+    char* held[2];
+    float *held_sums, *far_sums[2]; /* far_sums: of own keys, from other nodes */
+    char *sums_given, *sums_taken;
     /* Keys and values of latent rows: of a step's, and of some heads. */
     char* expanded[2];
     float* d_expanded[2];
@@ -29,16 +35,15 @@ enum {
     MEMOI_CELL_RESULTS,                         /* by heads, as they leave */
     MEMOI_CELL_HEADS,                           /* of even and odd groups: q, d_out, row dots */
     MEMOI_CELL_OWN_SUMS = MEMOI_CELL_HEADS + 2, /* gradients of own keys */
-    MEMOI_CELL_HELD_SUMS,                       /* in place 0 and 1: of keys of other nodes */
-    MEMOI_CELL_HELD_KEYS = MEMOI_CELL_HELD_SUMS + 2,
-    MEMOI_CELL_KEYS = MEMOI_CELL_HELD_KEYS + 2
+    MEMOI_CELL_FAR_SUMS,                        /* those that come from other nodes */
+    MEMOI_CELL_KEYS
 };
 
 /* Who used the bytes of the pools in a pass. */
 typedef struct memoi_ring_rooms {
     int32_t first_cell, n_cells;     /* room 0 is what was there before the pass */
     int32_t n;                       /* rooms so far */
-    memoi_pool pools[MEMOI_N_POOLS]; /* in bytes; of keys: of k */
+    memoi_pool pools[MEMOI_N_POOLS]; /* in bytes; of keys, and held keys: of k */
 } memoi_ring_rooms;
 
 /* What an exchange reads and writes; the bytes that it sends. */
@@ -51,10 +56,9 @@ typedef struct memoi_ring_access {
 typedef struct memoi_ring {
     const memoi_shape* shape;
     memoi_target* target;
-    memo_comm* comm;
+    memo_comm *comm, *nodes; /* nodes: ranks at this place of their nodes */
     const memo_attention* attention;
     const memo_exchange* plan;
-    int32_t first_peer; /* of the ranks of its node in comm */
     int32_t is_backward;
 
     char *q, *kv[2]; /* only read */
@@ -65,12 +69,13 @@ typedef struct memoi_ring {
     float* d_kv_final[2]; /* sums of this rank's rows */
     memoi_ring_buffers buffers;
 
-    int32_t keys_cell, heads_cell, sums_cell; /* of kv; of q, d_out and row_dots; of d_kv_final */
+    int32_t keys_cell, heads_cell; /* of kv; of q, d_out and row_dots */
     memoi_ring_rooms* rooms;
 
     int32_t last_step;    /* the plan's; 0 on a rank without heads */
     int32_t n_turns;      /* exchanges of this ring, passed or enqueued so far */
     int32_t last_brought; /* the last step whose keys these bring */
+    int32_t last_held;    /* the last held rows that these bring */
 } memoi_ring;
 
 /* Elements of q. */
@@ -100,9 +105,33 @@ MEMOI MEMOB_NOINLINE int64_t memoi_ring_kv_elements(const memoi_shape* shape, in
 MEMOI int64_t memoi_ring_row_bytes(const memoi_shape* shape, int tensor) {
     return memoi_ring_row(shape, tensor) * memo_type_bytes(memoi_ring_type(shape, tensor));
 }
-/* Rows of keys that this rank sends to a reader; rows of gradients that come back. */
-MEMOI int64_t memoi_ring_read_rows(const memoi_ring* ring, int32_t reader) {
-    return *memoi_exchange_rows_of(ring->plan, 0, reader);
+/* Instead of a number of held rows: own ones, whose gradients come from other nodes.  They have
+ * sums of their own, so that neither stream of messages waits for the other. */
+enum { MEMOI_RING_FAR = -1 };
+
+/* Rows that lie before those of sequence b where held rows lie, or own ones. */
+MEMOI int64_t memoi_ring_rows_before(const memoi_ring* ring, int32_t held, int32_t b) {
+    const memoi_shape* shape = ring->shape;
+    int64_t n = 0;
+    if (held <= 0) return b * shape->key_sharding.ring_tokens;
+    for (int32_t i = 0; i < b; i++)
+        n += memoi_exchange_whole_of(ring->plan, held)[shape->n_parts > 1 ? i : 0].n_rows;
+    return n;
+}
+/* What a reader reads of these rows, in each part; and of all its sequences, which is also what it
+ * contributes. */
+MEMOI const memoi_exchange_pieces* memoi_ring_read_pieces(const memoi_ring* ring, int32_t held,
+                                                          int32_t reader) {
+    if (!held) return memoi_exchange_pieces_of(ring->plan, MEMOI_PIECES_SENT, reader, 0);
+    return memoi_exchange_read_of(ring->plan, memoi_exchange_held_of(ring->plan, held)->owner,
+                                  reader);
+}
+MEMOI int64_t memoi_ring_read_rows(const memoi_ring* ring, int32_t held, int32_t reader) {
+    const memoi_shape* shape = ring->shape;
+    int64_t n = 0;
+    for (int32_t i = 0; i < shape->n_parts; i++)
+        n += memoi_ring_read_pieces(ring, held, reader)[i].n_rows;
+    return n * (shape->n_batch / shape->n_parts);
 }
 /* Rows of keys of step s. */
 MEMOI int64_t memoi_ring_key_rows(const memoi_ring* ring, int32_t s) {
@@ -111,9 +140,27 @@ MEMOI int64_t memoi_ring_key_rows(const memoi_ring* ring, int32_t s) {
                  : shape->n_batch * shape->key_sharding.ring_tokens;
 }
 
+/* Where k or v of held rows lie, or of own ones (0). */
+MEMOI char* memoi_ring_held(const memoi_ring* ring, int is_v, int32_t held) {
+    if (!held) return ring->kv[is_v];
+    return ring->buffers.held[is_v] +
+           memoi_exchange_held_of(ring->plan, held)->row * memoi_ring_row_bytes(ring->shape, is_v);
+}
+/* Where sums of their gradients do. */
+MEMOI void memoi_ring_sums(const memoi_ring* ring, int32_t held, float* d_kv[2]) {
+    const memoi_shape* shape = ring->shape;
+    const memoi_exchange_held* x;
+    d_kv[0] = held ? ring->buffers.far_sums[0] : ring->d_kv_final[0];
+    d_kv[1] = held ? ring->buffers.far_sums[1] : ring->d_kv_final[1];
+    if (held <= 0) return;
+    x = memoi_exchange_held_of(ring->plan, held);
+    d_kv[0] = ring->buffers.held_sums + x->row * memoi_ring_row(shape, MEMOI_RING_D_KV);
+    d_kv[1] = d_kv[0] + x->n_rows * memoi_ring_row(shape, 0);
+}
 /* Where k or v of step s lies. */
 MEMOI char* memoi_ring_keys(const memoi_ring* ring, int is_v, int32_t s) {
     if (s <= 0) return ring->kv[is_v];
+    if (ring->plan->held_of[s]) return memoi_ring_held(ring, is_v, ring->plan->held_of[s]);
     return ring->buffers.kv[is_v] + memoi_exchange_room_of(ring->plan, MEMOI_POOL_KEYS, s)->row *
                                         memoi_ring_row_bytes(ring->shape, is_v);
 }
@@ -159,8 +206,9 @@ MEMOI void memoi_ring_d_kv(const memoi_ring* ring, int32_t s, float* d_kv[2]) {
 
 /* The bytes of a row in a pool. */
 MEMOI int64_t memoi_ring_pool_row_bytes(const memoi_ring* ring, int pool) {
+    if (pool == MEMOI_POOL_SUMS) return memoi_ring_row(ring->shape, MEMOI_RING_D_KV) * 4;
     return memoi_ring_row_bytes(ring->shape,
-                                pool == MEMOI_POOL_KEYS ? MEMOI_RING_K : MEMOI_RING_D_KV);
+                                pool == MEMOI_POOL_GRADIENTS ? MEMOI_RING_D_KV : MEMOI_RING_K);
 }
 
 /* An operation fills bytes of a pool, behind all that used any of them. */
@@ -188,16 +236,35 @@ MEMOI void memoi_ring_fill_room(memoi_ring* ring, memoi_target_op* op, int pool,
                           n * row_bytes);
 }
 
-/* An operation reads the rows of step s, which fill their room. */
-MEMOI void memoi_ring_read_room(const memoi_ring* ring, memoi_target_op* op, int pool, int32_t s) {
+/* An operation reads rows that fill their room, from `row` on, or writes them. */
+MEMOI void memoi_ring_touch_room(const memoi_ring* ring, memoi_target_op* op, int pool, int64_t row,
+                                 int is_written) {
     const memoi_ring_rooms* rooms = ring->rooms;
     const memoi_pool_stretch* at = rooms->pools[pool].stretches;
-    const int64_t begin =
-        memoi_exchange_room_of(ring->plan, pool, s)->row * memoi_ring_pool_row_bytes(ring, pool);
+    const int64_t begin = row * memoi_ring_pool_row_bytes(ring, pool);
     if (!ring->target->order) return;
     while (at->end <= begin) at++;
     MEMO_ASSERT(at->begin == begin && at->step); /* 3 */
-    memoi_target_touch(ring->target, op, rooms->first_cell + at->step, 0);
+    memoi_target_touch(ring->target, op, rooms->first_cell + at->step, is_written);
+}
+/* An operation reads the rows of step s. */
+MEMOI void memoi_ring_read_room(const memoi_ring* ring, memoi_target_op* op, int pool, int32_t s) {
+    memoi_ring_touch_room(ring, op, pool, memoi_exchange_room_of(ring->plan, pool, s)->row, 0);
+}
+/* An operation reads held rows, or own ones (0); or writes their sums. */
+MEMOI void memoi_ring_read_held(const memoi_ring* ring, memoi_target_op* op, int32_t held) {
+    if (held)
+        memoi_ring_touch_room(ring, op, MEMOI_POOL_HELD,
+                              memoi_exchange_held_of(ring->plan, held)->row, 0);
+    else
+        memoi_target_touch(ring->target, op, ring->keys_cell, 0);
+}
+MEMOI void memoi_ring_add_to_held(const memoi_ring* ring, memoi_target_op* op, int32_t held) {
+    if (held)
+        memoi_ring_touch_room(ring, op, MEMOI_POOL_SUMS,
+                              memoi_exchange_held_of(ring->plan, held)->row, 1);
+    else
+        memoi_target_touch(ring->target, op, MEMOI_CELL_OWN_SUMS, 1);
 }
 
 /* Before a pass. */
@@ -235,7 +302,7 @@ MEMOI void memoi_ring_block_move(memo_attention_block* b, int64_t q_row, int64_t
 
 /* Does a step merge its output into that of others? */
 MEMOI int memoi_ring_merges(const memoi_ring* ring, int32_t mask, int32_t s) {
-    return !ring->is_backward && (s || mask % ring->plan->n_levels || ring->plan->is_held);
+    return !ring->is_backward && (s || mask % ring->plan->n_levels);
 }
 
 /* The rectangle of step s. */
@@ -447,29 +514,32 @@ MEMOI void memoi_ring_clear_rows(const memoi_ring* ring) {
 /* Before the first step.  In backward it zeroes the gradients that steps add to. */
 MEMOI void memoi_ring_begin(memoi_ring* ring) {
     const memoi_shape* shape = ring->shape;
-    const int is_held = ring->plan->is_held; /* by a ring before it the rows of queries are set */
-    const int begins_kv = ring->is_backward && shape->heads.n_q &&
-                          (!is_held || memoi_exchange_step_of(ring->plan, 0, 0)->n_k_rows);
     memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
-    ring->n_turns = ring->last_brought = 0;
-    if (!ring->is_backward && !is_held) memoi_ring_clear_rows(ring);
-    if (ring->is_backward && !is_held)
-        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
-                          memoi_ring_q_elements(shape) * 4);
-    if (!begins_kv) return;
-    memoi_target_touch(ring->target, &op, ring->sums_cell, 1);
+    ring->n_turns = ring->last_brought = ring->last_held = 0;
+    if (!ring->is_backward) memoi_ring_clear_rows(ring);
+    if (!ring->is_backward) return;
+    memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_q,
+                      memoi_ring_q_elements(shape) * 4);
+    if (!shape->heads.n_q) return;
+    memoi_target_touch(ring->target, &op, MEMOI_CELL_OWN_SUMS, 1);
+    if (ring->plan->crosses) memoi_target_touch(ring->target, &op, MEMOI_CELL_FAR_SUMS, 1);
     memoi_target_begin(ring->target, &op);
-    for (int32_t is_v = 0; is_v < 2; is_v++)
-        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv_final[is_v],
-                          memoi_ring_kv_elements(shape, is_v) * 4);
+    for (int32_t is_v = 0; is_v < 2; is_v++) {
+        const int64_t n_bytes = memoi_ring_kv_elements(shape, is_v) * 4;
+        memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->d_kv_final[is_v], n_bytes);
+        if (ring->plan->crosses)
+            memoi_target_fill(ring->target, MEMOI_TARGET_COMPUTE, ring->buffers.far_sums[is_v],
+                              n_bytes);
+    }
     memoi_target_end(ring->target, &op);
 }
 
 /* The messages of a sequence's pieces of k or v, one each: from their places on the owner, or to
  * where they arrive, one after another.  Returns the address behind the latter. */
-MEMOI char* memoi_ring_send_pieces(const memoi_ring* ring, int stream, memo_comm* comm, int tensor,
+MEMOI char* memoi_ring_send_pieces(const memoi_ring* ring, int stream, int tensor,
                                    const memoi_exchange_pieces* p, int is_receive, char* rows,
                                    int32_t peer) {
+    memo_comm* comm = stream == MEMOI_TARGET_NODES ? ring->nodes : ring->comm;
     const int64_t row = memoi_ring_row(ring->shape, tensor);
     const int64_t row_bytes = memoi_ring_row_bytes(ring->shape, tensor);
     for (int32_t k = 0; k < p->n; k++) {
@@ -482,47 +552,42 @@ MEMOI char* memoi_ring_send_pieces(const memoi_ring* ring, int stream, memo_comm
     return rows;
 }
 
-/* k or v of all sequences to a reader, or those of step s from their owner. */
-MEMOI void memoi_ring_send_keys(const memoi_ring* ring, int is_v, int is_receive, int32_t rank,
-                                int32_t s) {
+/* k or v of all sequences, own rows or held ones to a peer, which pieces are of; or those that come
+ * from a peer. */
+MEMOI void memoi_ring_send_rows(const memoi_ring* ring, int stream, int is_v, int32_t held,
+                                const memoi_exchange_pieces* pieces, int32_t peer) {
     const memoi_shape* shape = ring->shape;
-    const int64_t all_bytes = shape->key_sharding.ring_tokens * memoi_ring_row_bytes(shape, is_v);
-    char* rows = memoi_ring_keys(ring, is_v, s);
-    for (int32_t b = 0; b < shape->n_batch; b++) {
-        rows = memoi_ring_send_pieces(
-            ring, MEMOI_TARGET_RING, ring->comm, is_v,
-            memoi_exchange_pieces_of(ring->plan, is_receive, rank, shape->n_parts > 1 ? b : 0),
-            is_receive, rows, ring->first_peer + rank);
-        if (!is_receive) rows += all_bytes;
-    }
+    char* rows = memoi_ring_held(ring, is_v, held);
+    for (int32_t b = 0; b < shape->n_batch; b++)
+        memoi_ring_send_pieces(
+            ring, stream, is_v, pieces + (shape->n_parts > 1 ? b : 0), 0,
+            rows + memoi_ring_rows_before(ring, held, b) * memoi_ring_row_bytes(shape, is_v), peer);
+}
+MEMOI void memoi_ring_get_rows(const memoi_ring* ring, int stream, int is_v, char* rows,
+                               const memoi_exchange_pieces* pieces, int32_t peer) {
+    for (int32_t b = 0; b < ring->shape->n_batch; b++)
+        rows = memoi_ring_send_pieces(ring, stream, is_v,
+                                      pieces + (ring->shape->n_parts > 1 ? b : 0), 1, rows, peer);
 }
 
-/* A contribution to d_k and d_v, of rows that a rank reads. */
-MEMOI void memoi_ring_send_gradients(const memoi_ring* ring, int is_receive, int32_t rank,
-                                     char* rows) {
-    const int64_t n = *memoi_exchange_rows_of(ring->plan, !is_receive, rank);
-    memoi_target_message(ring->target, MEMOI_TARGET_RING, ring->comm, !is_receive, rows,
-                         n * memoi_ring_row(ring->shape, MEMOI_RING_D_KV),
-                         ring->shape->carried_type, ring->first_peer + rank);
+/* A contribution to d_k and d_v of n rows, in one message. */
+MEMOI void memoi_ring_send_gradients(const memoi_ring* ring, int stream, int is_receive, int64_t n,
+                                     char* rows, int32_t peer) {
+    memoi_target_message(
+        ring->target, stream, stream == MEMOI_TARGET_NODES ? ring->nodes : ring->comm, !is_receive,
+        rows, n * memoi_ring_row(ring->shape, MEMOI_RING_D_KV), ring->shape->carried_type, peer);
 }
 
-/* The step before which an exchange may not begin: whose contribution it sends, or whose room it
- * fills.  0: the start. */
-MEMOI int32_t memoi_ring_gate(const memoi_ring* ring, const memoi_exchange_turn* turn) {
-    const int32_t after =
-        turn->k ? memoi_exchange_room_of(ring->plan, MEMOI_POOL_KEYS, turn->k)->after : 0;
-    return (int32_t)memob_max(turn->given, after);
-}
-
-/* Adds packed rows, contributions of readers, to the rows of pieces, in all sequences; each has the
- * next `stride` pieces. */
-MEMOI void memoi_ring_add(memoi_ring* ring, int stream, char* packed, int64_t n_rows,
-                          const memoi_exchange_pieces* pieces, int64_t stride,
-                          float* const d_kv[2]) {
+/* Adds packed rows, contributions of readers, to the sums of held rows, or of own ones (0); pieces:
+ * of each part. */
+MEMOI void memoi_ring_add(memoi_ring* ring, int stream, char* packed, int64_t n_rows, int32_t held,
+                          const memoi_exchange_pieces* pieces) {
     const memoi_shape* shape = ring->shape;
     const int64_t bytes = memo_type_bytes(shape->carried_type);
     memo_pack_desc pack;
+    float* d_kv[2];
     int64_t n = 0;
+    memoi_ring_sums(ring, held, d_kv);
     pack.packed_type = shape->carried_type;
     pack.rows_type = MEMO_TYPE_F32;
     pack.n_ranges = 0;
@@ -534,9 +599,10 @@ MEMOI void memoi_ring_add(memoi_ring* ring, int stream, char* packed, int64_t n_
     pack.packed[1] = packed + n_rows * pack.n_columns[0] * bytes;
 
     for (int32_t b = 0; b < shape->n_batch; b++) {
-        const memoi_exchange_pieces* p = &pieces[b * stride];
+        const memoi_exchange_pieces* p = &pieces[shape->n_parts > 1 ? b : 0];
+        const int64_t before = memoi_ring_rows_before(ring, held, b);
         for (int32_t k = 0; k < p->n; k++) {
-            pack.begins[pack.n_ranges] = b * shape->key_sharding.ring_tokens + p->rows[k].begin;
+            pack.begins[pack.n_ranges] = before + p->rows[k].begin;
             n += p->rows[k].end - p->rows[k].begin;
             pack.ends[pack.n_ranges++] = n;
             if (pack.n_ranges < MEMO_PACK_MAX) continue;
@@ -550,72 +616,207 @@ MEMOI void memoi_ring_add(memoi_ring* ring, int stream, char* packed, int64_t n_
     if (n) memoi_target_kernel(ring->target, stream, MEMO_ROW_ADD_PACKED, &pack);
 }
 
+/* An exchange reads rows, or writes them. */
+MEMOI void memoi_ring_access_add(memoi_ring_access* x, int is_written, const void* at,
+                                 int64_t n_bytes) {
+    if (is_written)
+        x->writes[x->n_writes++] = memob_range_at(at, n_bytes);
+    else
+        x->reads[x->n_reads++] = memob_range_at(at, n_bytes);
+}
+/* It sends some of held rows, or own ones (0): all are announced, whichever travel. */
+MEMOI void memoi_ring_access_sent(const memoi_ring* ring, memoi_ring_access* x, int32_t held,
+                                  int64_t n_sent) {
+    const memoi_shape* shape = ring->shape;
+    const int64_t n = held ? memoi_exchange_held_of(ring->plan, held)->n_rows
+                           : shape->n_batch * shape->key_sharding.ring_tokens;
+    for (int is_v = 0; is_v < 2; is_v++) {
+        const int64_t row_bytes = memoi_ring_row_bytes(shape, is_v);
+        memoi_ring_access_add(x, 0, memoi_ring_held(ring, is_v, held), n * row_bytes);
+        x->n_out += n_sent * row_bytes;
+    }
+}
+
 /* What an exchange reads and writes. */
 MEMOI void memoi_ring_touch_turn(memoi_ring* ring, const memoi_exchange_turn* turn,
                                  memoi_target_op* op, memoi_ring_access* x) {
     const memoi_shape* shape = ring->shape;
     const int64_t given_bytes = memoi_ring_row_bytes(shape, MEMOI_RING_D_KV);
-    for (int is_v = 0; is_v < 2; is_v++) {
-        const int64_t row_bytes = memoi_ring_row_bytes(shape, is_v);
-        const int64_t whole = shape->n_batch * shape->key_sharding.ring_tokens * row_bytes;
-        if (turn->reader >= 0) { /* all keys are announced, whichever rows travel */
-            x->reads[x->n_reads++] = memob_range_at(memoi_ring_keys(ring, is_v, 0), whole);
-            x->n_out += memoi_ring_read_rows(ring, turn->reader) * row_bytes;
-        }
-        if (turn->k)
-            x->writes[x->n_writes++] =
-                memob_range_at(memoi_ring_keys(ring, is_v, turn->k),
-                               memoi_ring_key_rows(ring, turn->k) * row_bytes);
+    if (turn->reader >= 0) {
+        memoi_ring_access_sent(ring, x, turn->read_of,
+                               memoi_ring_read_rows(ring, turn->read_of, turn->reader));
+        memoi_ring_read_held(ring, op, turn->read_of);
+    }
+    if (turn->k) {
+        for (int is_v = 0; is_v < 2; is_v++)
+            memoi_ring_access_add(x, 1, memoi_ring_keys(ring, is_v, turn->k),
+                                  memoi_ring_key_rows(ring, turn->k) *
+                                      memoi_ring_row_bytes(shape, is_v));
+        memoi_ring_fill_room(ring, op, MEMOI_POOL_KEYS, turn->k);
     }
 
-    if (turn->reader >= 0) memoi_target_touch(ring->target, op, ring->keys_cell, 0);
-    if (turn->k) memoi_ring_fill_room(ring, op, MEMOI_POOL_KEYS, turn->k);
+    /* Gradients that leave, and those that come. */
     if (turn->given) {
         const int64_t n_bytes = memoi_ring_key_rows(ring, turn->given) * given_bytes;
-        x->reads[x->n_reads++] =
-            memob_range_at(memoi_ring_contribution(ring, turn->given), n_bytes);
-        x->n_out += n_bytes;
         memoi_ring_read_room(ring, op, MEMOI_POOL_GRADIENTS, turn->given);
+        if (turn->giver != shape->ring_rank) {
+            memoi_ring_access_add(x, 0, memoi_ring_contribution(ring, turn->given), n_bytes);
+            x->n_out += n_bytes;
+        }
     }
-    if (turn->giver >= 0) {
-        const int64_t n_bytes = memoi_ring_read_rows(ring, turn->giver) * given_bytes;
-        x->writes[x->n_writes++] = memob_range_at(memoi_ring_taken(ring), n_bytes);
+    if (turn->giver >= 0) memoi_ring_add_to_held(ring, op, turn->given_of);
+    if (turn->giver >= 0 && turn->giver != shape->ring_rank) {
+        const int64_t n_bytes =
+            memoi_ring_read_rows(ring, turn->given_of, turn->giver) * given_bytes;
+        memoi_ring_access_add(x, 1, memoi_ring_taken(ring), n_bytes);
         memoi_ring_fill_bytes(ring, op, MEMOI_POOL_GRADIENTS, ring->plan->taken_row * given_bytes,
                               n_bytes);
-        memoi_target_touch(ring->target, op, ring->sums_cell, 1);
     }
 }
 
-/* The next exchange, one group of messages. */
-MEMOI void memoi_ring_exchange(memoi_ring* ring, const memoi_exchange_turn* turn) {
+/* The messages of an exchange within the node. */
+MEMOI void memoi_ring_messages(memoi_ring* ring, const memoi_exchange_turn* turn) {
+    const memo_exchange* plan = ring->plan;
+    const int32_t me = ring->shape->ring_rank, per = memoi_exchange_places(plan);
+    for (int is_v = 0; is_v < 2; is_v++) {
+        if (turn->reader >= 0)
+            memoi_ring_send_rows(ring, MEMOI_TARGET_RING, is_v, turn->read_of,
+                                 memoi_ring_read_pieces(ring, turn->read_of, turn->reader),
+                                 turn->reader);
+        if (turn->k) {
+            const int32_t owner = plan->owners[turn->k];
+            const int is_near = owner / per == me / per;
+            memoi_ring_get_rows(ring, MEMOI_TARGET_RING, is_v, memoi_ring_keys(ring, is_v, turn->k),
+                                memoi_exchange_pieces_of(
+                                    plan, is_near ? MEMOI_PIECES_READ : MEMOI_PIECES_GOT, owner, 0),
+                                me / per * per + owner % per);
+        }
+    }
+    if (turn->given && turn->giver != me)
+        memoi_ring_send_gradients(ring, MEMOI_TARGET_RING, 0,
+                                  memoi_ring_key_rows(ring, turn->given),
+                                  memoi_ring_contribution(ring, turn->given),
+                                  me / per * per + plan->owners[turn->given] % per);
+    if (turn->giver >= 0 && turn->giver != me)
+        memoi_ring_send_gradients(ring, MEMOI_TARGET_RING, 1,
+                                  memoi_ring_read_rows(ring, turn->given_of, turn->giver),
+                                  memoi_ring_taken(ring), turn->giver);
+}
+
+/* The next exchange within the node, one group of messages; a rank adds its own contribution to
+ * what it holds without one. */
+MEMOI void memoi_ring_exchange_near(memoi_ring* ring, const memoi_exchange_turn* turn) {
     memoi_target* target = ring->target;
     memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_RING);
     memoi_ring_access x = MEMO_ZERO(memoi_ring_access);
-    const int32_t* owners = ring->plan->owners;
-    ring->n_turns++;
+    const int adds_own = turn->giver == ring->shape->ring_rank;
     if (turn->k) ring->last_brought = turn->k;
     memoi_ring_touch_turn(ring, turn, &op, &x);
     memoi_target_begin(target, &op);
-
-    memoi_target_group_begin(target, MEMOI_TARGET_RING, ring->comm, "ring exchange",
-                             ring->plan->first_number + turn->number, x.reads, x.n_reads, x.writes,
-                             x.n_writes, x.n_out);
-    for (int is_v = 0; is_v < 2; is_v++) {
-        if (turn->reader >= 0) memoi_ring_send_keys(ring, is_v, 0, turn->reader, 0);
-        if (turn->k) memoi_ring_send_keys(ring, is_v, 1, owners[turn->k], turn->k);
+    if (x.n_reads || x.n_writes) {
+        memoi_target_group_begin(target, MEMOI_TARGET_RING, ring->comm, "ring exchange",
+                                 turn->number, x.reads, x.n_reads, x.writes, x.n_writes, x.n_out);
+        memoi_ring_messages(ring, turn);
+        memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
     }
-    if (turn->given)
-        memoi_ring_send_gradients(ring, 0, owners[turn->given],
-                                  memoi_ring_contribution(ring, turn->given));
-    if (turn->giver >= 0) memoi_ring_send_gradients(ring, 1, turn->giver, memoi_ring_taken(ring));
-    memoi_target_group_end(target, MEMOI_TARGET_RING, ring->comm);
 
     /* What others contributed. */
     if (turn->giver >= 0)
-        memoi_ring_add(ring, MEMOI_TARGET_RING, memoi_ring_taken(ring),
-                       memoi_ring_read_rows(ring, turn->giver),
-                       memoi_exchange_pieces_of(ring->plan, 0, turn->giver, 0),
-                       ring->shape->n_parts > 1, ring->d_kv_final);
+        memoi_ring_add(ring, MEMOI_TARGET_RING,
+                       adds_own ? memoi_ring_contribution(ring, turn->given)
+                                : memoi_ring_taken(ring),
+                       memoi_ring_read_rows(ring, turn->given_of, turn->giver), turn->given_of,
+                       memoi_ring_read_pieces(ring, turn->given_of, turn->giver));
+    memoi_target_end(target, &op);
+}
+
+/* Held rows come to their place, or their sum leaves. */
+MEMOI void memoi_ring_touch_held(memoi_ring* ring, const memoi_exchange_turn* turn,
+                                 memoi_target_op* op, memoi_ring_access* x) {
+    const memoi_shape* shape = ring->shape;
+    for (int i = 0; i < 2 && turn->k; i++) {
+        const memoi_exchange_held* held = memoi_exchange_held_of(ring->plan, turn->k);
+        const int pool = i ? MEMOI_POOL_SUMS : MEMOI_POOL_HELD;
+        const int64_t row_bytes = memoi_ring_pool_row_bytes(ring, pool);
+        memoi_ring_access_add(x, 1, memoi_ring_held(ring, i, turn->k),
+                              held->n_rows * memoi_ring_row_bytes(shape, i));
+        if (!i || ring->is_backward)
+            memoi_ring_fill_bytes(ring, op, pool, held->row * row_bytes, held->n_rows * row_bytes);
+    }
+
+    /* Rows and sums that leave, and sums that come. */
+    if (turn->reader >= 0) {
+        memoi_ring_read_held(ring, op, 0);
+        memoi_ring_access_sent(ring, x, 0, ring->plan->crossing_rows[turn->reader]);
+    }
+    if (turn->given) {
+        const memoi_exchange_held* held = memoi_exchange_held_of(ring->plan, turn->given);
+        const int64_t n_bytes = held->n_rows * memoi_ring_row_bytes(shape, MEMOI_RING_D_KV);
+        float* d_kv[2];
+        memoi_ring_sums(ring, turn->given, d_kv);
+        memoi_ring_touch_room(ring, op, MEMOI_POOL_SUMS, held->row, 0);
+        memoi_ring_access_add(
+            x, 0, ring->buffers.sums_given ? ring->buffers.sums_given : (char*)d_kv[0], n_bytes);
+        x->n_out += n_bytes;
+    }
+    if (turn->giver >= 0) {
+        memoi_target_touch(ring->target, op, MEMOI_CELL_FAR_SUMS, 1);
+        memoi_ring_access_add(x, 1, ring->buffers.sums_taken,
+                              ring->plan->crossing_rows[turn->giver] *
+                                  memoi_ring_row_bytes(shape, MEMOI_RING_D_KV));
+    }
+}
+
+/* The next exchange between nodes. */
+MEMOI void memoi_ring_exchange_far(memoi_ring* ring, const memoi_exchange_turn* turn) {
+    const memo_exchange* plan = ring->plan;
+    const int32_t n_parts = ring->shape->n_parts, per = memoi_exchange_places(plan);
+    const int64_t row = memoi_ring_row(ring->shape, MEMOI_RING_D_KV);
+    const int stream = MEMOI_TARGET_NODES;
+    memoi_target* target = ring->target;
+    memoi_target_op op = memoi_target_op_on(stream);
+    memoi_ring_access x = MEMO_ZERO(memoi_ring_access);
+    const memoi_exchange_held* comes = turn->k ? memoi_exchange_held_of(plan, turn->k) : NULL;
+    const memoi_exchange_held* leaves =
+        turn->given ? memoi_exchange_held_of(plan, turn->given) : NULL;
+    char* sums = ring->buffers.sums_given;
+    float* d_kv[2];
+    if (turn->k) ring->last_held = turn->k;
+    memoi_ring_touch_held(ring, turn, &op, &x);
+    memoi_target_begin(target, &op);
+    if (leaves) {
+        memoi_ring_sums(ring, turn->given, d_kv);
+        if (sums)
+            memoi_target_cast(target, stream, sums, ring->shape->carried_type, d_kv[0],
+                              leaves->n_rows * row);
+        else
+            sums = (char*)d_kv[0];
+    }
+
+    memoi_target_group_begin(target, stream, ring->nodes, "node exchange", turn->number, x.reads,
+                             x.n_reads, x.writes, x.n_writes, x.n_out);
+    for (int is_v = 0; is_v < 2; is_v++) {
+        if (turn->reader >= 0)
+            memoi_ring_send_rows(ring, stream, is_v, 0, plan->crossing + turn->reader * n_parts,
+                                 turn->reader);
+        if (comes)
+            memoi_ring_get_rows(ring, stream, is_v, memoi_ring_held(ring, is_v, turn->k),
+                                memoi_exchange_whole_of(plan, turn->k), comes->owner / per);
+    }
+    if (leaves)
+        memoi_ring_send_gradients(ring, stream, 0, leaves->n_rows, sums, leaves->owner / per);
+    if (turn->giver >= 0)
+        memoi_ring_send_gradients(ring, stream, 1, plan->crossing_rows[turn->giver],
+                                  ring->buffers.sums_taken, turn->giver);
+    memoi_target_group_end(target, stream, ring->nodes);
+
+    if (comes && ring->is_backward) {
+        memoi_ring_sums(ring, turn->k, d_kv);
+        memoi_target_fill(target, stream, d_kv[0], comes->n_rows * row * 4);
+    }
+    if (turn->giver >= 0)
+        memoi_ring_add(ring, stream, ring->buffers.sums_taken, plan->crossing_rows[turn->giver],
+                       MEMOI_RING_FAR, plan->crossing + turn->giver * n_parts);
     memoi_target_end(target, &op);
 }
 
@@ -625,13 +826,14 @@ MEMOI void memoi_ring_step_begin(memoi_ring* ring, int32_t s, memoi_target_op* o
     const int is_apart = ring->is_backward && memoi_ring_step_is_apart(ring, s);
     memoi_target* target = ring->target;
     float* d_kv[2];
-    MEMO_ASSERT(s <= ring->last_brought); /* 1 */
+    const int32_t held = s > 0 ? ring->plan->held_of[s] : 0;
+    MEMO_ASSERT(held ? held <= ring->last_held : s <= ring->last_brought); /* 1 */
     memoi_target_touch(target, op, ring->heads_cell, 0);
-    if (s > 0)
+    if (s > 0 && !held)
         memoi_ring_read_room(ring, op, MEMOI_POOL_KEYS, s);
     else
-        memoi_target_touch(target, op, ring->keys_cell, 0);
-    if (ring->is_backward && !is_apart) memoi_target_touch(target, op, ring->sums_cell, 1);
+        memoi_ring_read_held(ring, op, held);
+    if (ring->is_backward && !is_apart) memoi_target_touch(target, op, MEMOI_CELL_OWN_SUMS, 1);
     if (is_apart && !ring->buffers.d_kv_step)
         memoi_ring_fill_room(ring, op, MEMOI_POOL_GRADIENTS, s ? s : ring->last_step + 1);
     memoi_target_begin(target, op);
@@ -679,18 +881,34 @@ MEMOI void memoi_ring_exchange_behind(memoi_ring* ring, int32_t s) {
     const memo_exchange* plan = ring->plan;
     while (ring->n_turns < plan->n_turns[ring->is_backward]) {
         const memoi_exchange_turn* turn = &plan->turns[ring->is_backward][ring->n_turns];
-        if (memoi_ring_gate(ring, turn) > memob_max(s, 0)) break;
-        if (s == MEMOI_RING_OWN_FIRST && turn->giver >= 0) break;
-        memoi_ring_exchange(ring, turn);
+        const int is_far = turn->number % MEMOI_N_LINKS == MEMOI_LINK_NODES;
+        if (turn->gate > memob_max(s, 0)) break;
+        if (s == MEMOI_RING_OWN_FIRST && turn->giver >= 0 && !is_far) break;
+        ring->n_turns++;
+        (is_far ? memoi_ring_exchange_far : memoi_ring_exchange_near)(ring, turn);
     }
+}
+
+/* Adds to the gradients of own keys: the own contribution, or those of other nodes. */
+MEMOI void memoi_ring_add_sums(memoi_ring* ring, float* const d_kv[2], int is_far) {
+    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
+    const int64_t n_own = ring->shape->n_batch * ring->shape->key_sharding.ring_tokens;
+    memoi_target_touch(ring->target, &op, MEMOI_CELL_OWN_SUMS, 1);
+    if (is_far)
+        memoi_target_touch(ring->target, &op, MEMOI_CELL_FAR_SUMS, 0);
+    else if (!ring->buffers.d_kv_step)
+        memoi_ring_read_room(ring, &op, MEMOI_POOL_GRADIENTS, ring->last_step + 1);
+    memoi_target_begin(ring->target, &op);
+    for (int32_t is_v = 0; is_v < 2; is_v++)
+        memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE, MEMO_TYPE_F32, ring->d_kv_final[is_v],
+                         0, d_kv[is_v], 0, n_own * memoi_ring_row(ring->shape, is_v), 1);
+    memoi_target_end(ring->target, &op);
 }
 
 /* All steps.  A backward begins with a part of step 0, the rank's own keys, while the first keys
  * arrive, and ends with the rest, behind which the last contributions return. */
 MEMOI void memoi_ring_run(memoi_ring* ring) {
     const int32_t n = ring->last_step + 1, is_backward = ring->is_backward;
-    const int64_t n_own = ring->shape->n_batch * ring->shape->key_sharding.ring_tokens;
-    memoi_target_op op = memoi_target_op_on(MEMOI_TARGET_COMPUTE);
     float* d_kv[2];
     memoi_ring_begin(ring);
     if (!ring->shape->heads.n_q) return;
@@ -707,13 +925,10 @@ MEMOI void memoi_ring_run(memoi_ring* ring) {
     }
 
     /* All contributions of others are there. */
-    if (!is_backward || !memoi_ring_is_apart(ring)) return;
-    memoi_target_touch(ring->target, &op, ring->sums_cell, 1);
-    if (!ring->buffers.d_kv_step) memoi_ring_read_room(ring, &op, MEMOI_POOL_GRADIENTS, n);
-    memoi_target_begin(ring->target, &op);
-    memoi_ring_d_kv(ring, 0, d_kv);
-    for (int32_t is_v = 0; is_v < 2; is_v++)
-        memoi_target_add(ring->target, MEMOI_TARGET_COMPUTE, MEMO_TYPE_F32, ring->d_kv_final[is_v],
-                         0, d_kv[is_v], 0, n_own * memoi_ring_row(ring->shape, is_v), 1);
-    memoi_target_end(ring->target, &op);
+    if (!is_backward) return;
+    if (memoi_ring_is_apart(ring)) {
+        memoi_ring_d_kv(ring, 0, d_kv);
+        memoi_ring_add_sums(ring, d_kv, 0);
+    }
+    if (ring->plan->crosses) memoi_ring_add_sums(ring, ring->buffers.far_sums, 1);
 }

@@ -7,20 +7,10 @@
  * 1. Every array that is announced on the device is written.
  * 2. A flight has as many bytes on the host as on the device, or more. */
 
-/* Plan number d of a ring over nodes; without nodes the plan itself. */
-MEMOI memo_exchange* memoi_exchange_ring(memo_exchange* plan, int32_t d) {
-    return plan->of_nodes ? &plan->of_nodes[d] : plan;
-}
-
-/* Step s of mask m of plan d has index i of all. */
-MEMOI memoi_block_segments* memoi_exchange_next(memo_exchange* plan, int32_t* d, int64_t* i) {
-    const int64_t n_masks = (int64_t)plan->shape.n_parts * plan->n_levels;
-    for (; *d < plan->shape.n_nodes; ++*d, *i = 0) {
-        memo_exchange* ring = memoi_exchange_ring(plan, *d);
-        if (*i < (ring->last_step + 1 + 2 * ring->splits_own) * n_masks)
-            return &ring->steps[(*i)++].seen;
-    }
-    return NULL;
+/* The number of steps, each of a mask. */
+MEMOI int64_t memoi_exchange_count_steps(const memo_exchange* plan) {
+    return (plan->last_step + 1 + 2 * plan->splits_own) * (int64_t)plan->shape.n_parts *
+           plan->n_levels;
 }
 
 /* A block has a segment for each piece of a mask's segment that a run of queries cuts out, and one
@@ -42,11 +32,8 @@ int64_t memo_exchange_device_bytes(const memo_sp_attention_desc* desc, int64_t n
 /* Counts the numbers of the device arrays. */
 MEMOI memo_status memoi_exchange_measure(memo_exchange* plan, const memo_exchange_desc* desc,
                                          memo_error* error) {
-    const memoi_block_segments* b;
-    int64_t i = 0;
-    int32_t d = 0;
-    while (plan->launches && (b = memoi_exchange_next(plan, &d, &i)) != NULL)
-        plan->n_words += memoi_block_segments_count(b);
+    for (int64_t i = 0; plan->launches && i < memoi_exchange_count_steps(plan); i++)
+        plan->n_words += memoi_block_segments_count(&plan->steps[i].seen);
     plan->given_memory = desc->device_memory;
     if (desc->device_memory && desc->device_bytes < plan->n_words * 4)
         return MEMOI_REFUSE("memo_exchange_desc.device_bytes: %lld, but the segments need %lld; "
@@ -56,8 +43,6 @@ MEMOI memo_status memoi_exchange_measure(memo_exchange* plan, const memo_exchang
 }
 
 MEMOI void memoi_exchange_free(memo_exchange* plan) {
-    for (int32_t d = 0; d < plan->shape.n_nodes && plan->of_nodes; d++)
-        memob_arrays_free(&plan->of_nodes[d].arrays);
     memob_arrays_free(&plan->arrays);
     MEMO_FREE(plan);
 }
@@ -175,13 +160,12 @@ MEMOI void memoi_flights_close(memoi_flights* flights, const memo_device* device
 /* Enqueues one copy of the arrays of all steps, from the flight. */
 MEMOI memo_status memoi_exchange_upload(memo_exchange* plan, const memo_device* device,
                                         memo_stream stream, memo_error* error) {
-    int32_t *words = (int32_t*)plan->flight->on_host, *at = words, d = 0;
+    int32_t *words = (int32_t*)plan->flight->on_host, *at = words;
     void* to = plan->given_memory ? plan->given_memory : plan->flight->on_device;
-    memoi_block_segments* b;
-    int64_t i = 0;
     if (!plan->n_words) return MEMO_STATUS_OK;
-    while ((b = memoi_exchange_next(plan, &d, &i)) != NULL)
-        at = memoi_block_segments_write(b, at, (const int32_t*)to + (at - words));
+    for (int64_t i = 0; i < memoi_exchange_count_steps(plan); i++)
+        at =
+            memoi_block_segments_write(&plan->steps[i].seen, at, (const int32_t*)to + (at - words));
     MEMO_ASSERT(at == words + plan->n_words); /* 1 */
     return memo_copy(device, stream, MEMO_COPY_TO_DEVICE, to, words, plan->n_words * 4, error);
 }
