@@ -139,6 +139,7 @@ extern "C" {
  *     >>pairs of ranks      who reads which rows of whom, from runs and masks
  *     >>pools of rows       rows that come one after another, where there is room
  *     >>messages            the messages of all ranks, and the orders of their steps
+ *     >>distances           all messages of a distance in one turn
  *     >>order of messages   a pass played once: what can begin first
  *     >>clock of messages   the time of a list, and the choice of one
  *     >>exchange plans      steps and rows that travel of a rank
@@ -168,6 +169,7 @@ extern "C" {
 #include "sp/attention/pairs.h"
 #include "sp/attention/pools.h"
 #include "sp/attention/messages.h"
+#include "sp/attention/distances.h"
 #include "sp/attention/play.h"
 #include "sp/attention/clock.h"
 #include "sp/attention/exchange.h"

@@ -35,7 +35,7 @@
  *
  *     ulysses 8, ring 16              1.03, 1.03   if each rank of a node has key heads of its own
  *     the same, latent keys           1.72, 1.38   every rank of a node gets all latent rows
- *     ring 128 over 16 nodes          1.00, 1.06   with any number of key heads, and latent keys
+ *     ring 128 over 16 nodes          1.00, 1.02   with any number of key heads, and latent keys
  *     ring 128 without nodes          6.51, 5.21   each row crosses 8 times
  *
  * Memory does not grow with the ring.  Keys and values of other ranks lie in a pool of twice the

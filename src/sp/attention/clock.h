@@ -1,5 +1,6 @@
 #pragma once
 #include "sp/comm.h"
+#include "sp/attention/distances.h"
 #include "sp/attention/play.h"
 /* ---- >>clock of messages ------------------------------------------------------------------------
  * Knows: a list of messages in turns.  Knows nothing of how the list was found.
@@ -251,15 +252,18 @@ MEMOI int64_t memoi_messages_time(const memoi_messages* m, int is_backward, memo
  * so much slower. */
 enum { MEMOI_LINKS_PART = 6, MEMOI_NODES_SLOWER = 10 };
 
-/* A list in one of two orders. */
-MEMOI void memoi_messages_put_in_order(memoi_messages* m, int by_time, memob_arrays* scratch) {
+/* Orders of a list: turns by distance; by time; steps by distance, turns by time. */
+enum { MEMOI_ORDER_DISTANCES = 0, MEMOI_ORDER_TIME, MEMOI_ORDER_STEPS, MEMOI_N_LIST_ORDERS };
+
+MEMOI void memoi_messages_put_in_order(memoi_messages* m, int order, memob_arrays* scratch) {
+    const int is_by_time = order == MEMOI_ORDER_TIME;
     memoi_messages_add_all(m, scratch);
     if (scratch->failed) return;
-    (by_time ? memoi_messages_by_rows : memoi_messages_by_distance)(m, scratch);
-    if (!by_time && !scratch->failed) memoi_messages_find_rooms(m, scratch);
-    if (!scratch->failed) memoi_play_pass(m, 0, !by_time, scratch);
-    if (by_time && !scratch->failed) memoi_messages_find_rooms(m, scratch);
-    if (!scratch->failed) memoi_play_pass(m, 1, 1, scratch);
+    (is_by_time ? memoi_messages_by_rows : memoi_messages_by_distance)(m, scratch);
+    for (int i = 0; i < 2 && order != MEMOI_ORDER_DISTANCES && !scratch->failed; i++) {
+        memoi_play_pass(m, i, i || !is_by_time, scratch);
+        if (!i && is_by_time && !scratch->failed) memoi_messages_find_rooms(m, scratch);
+    }
     for (int i = 0; i < 2 && !scratch->failed; i++) memoi_messages_sort(m, i, scratch);
 }
 
@@ -275,8 +279,8 @@ MEMOI int64_t memoi_messages_busiest(const memoi_messages* m) {
     return most;
 }
 
-/* The order by time and that by distance; the one that takes less in both passes is the list.  That
- * by distance is not tried if the busiest rank hardly waits. */
+/* The order that takes least in both passes is the list.  The others are not tried once the busiest
+ * rank hardly waits. */
 MEMOI void memoi_messages_make(memoi_messages* m, memob_arrays* scratch) {
     const int64_t n = m->n_ranks;
     memoi_messages best = *m;
@@ -293,14 +297,14 @@ MEMOI void memoi_messages_make(memoi_messages* m, memob_arrays* scratch) {
                                                  memo_type_bytes(m->shape->type));
     m->lead = m->work / n / 100;
 
-    for (int by_time = 1; by_time >= 0 && least > bound; by_time--) {
+    for (int order = 0; order < MEMOI_N_LIST_ORDERS && least > bound; order++) {
         memoi_messages made = *m;
         int64_t time = 0;
-        memoi_messages_put_in_order(&made, by_time, scratch);
+        memoi_messages_put_in_order(&made, order, scratch);
         for (int i = 0; i < 2 && !scratch->failed; i++)
             time += memoi_messages_time(&made, i, scratch);
         if (scratch->failed) return;
-        if (time <= least) best = made;
+        if (time < least) best = made;
         least = memob_min(least, time);
     }
     *m = best;

@@ -202,44 +202,6 @@ MEMOI void memoi_messages_by_rows(memoi_messages* m, memob_arrays* scratch) {
     memoi_messages_put(m, 1, keys, n_crossings, scratch);
 }
 
-/* All of a distance between nodes, and in it of a distance within a node; distances of fewest rows
- * first, but those of the own node before. */
-MEMOI void memoi_messages_by_distance(memoi_messages* m, memob_arrays* scratch) {
-    const int32_t n = m->n_ranks, n_nodes = m->n_nodes, per = n / n_nodes;
-    const int32_t n_messages = memoi_messages_count(m), n_crossings = memoi_messages_crossings(m);
-    memob_keyed* keys = MEMOB_ARRAY(scratch, memob_keyed, memob_max(n_messages, n_crossings) + 1);
-    memob_keyed* of_nodes = MEMOB_ARRAY(scratch, memob_keyed, n_nodes);
-    memob_keyed* within = MEMOB_ARRAY(scratch, memob_keyed, per);
-    int64_t* rows = MEMOB_ARRAY(scratch, int64_t, n);            /* by distances */
-    int32_t* places = MEMOB_ARRAY(scratch, int32_t, n);          /* of a distance in the order */
-    int32_t* of = MEMOB_ARRAY(scratch, int32_t, n_messages + 1); /* a message's distance */
-    if (scratch->failed) return;
-    for (int32_t i = 0; i < n_messages; i++) {
-        const memoi_ring_message* x = &m->list[i];
-        const int32_t d = (x->reader / per - x->owner / per + n_nodes) % n_nodes;
-        of[i] = d * per + (x->reader % per - x->owner % per + per) % per;
-        rows[of[i]] += x->n_rows;
-        if (d) of_nodes[d].key += x->n_rows;
-    }
-    for (int32_t d = 0; d < n_nodes; d++) of_nodes[d].index = d;
-    memob_keyed_sort(of_nodes, n_nodes);
-    for (int32_t i = 0; i < n_nodes; i++) {
-        const int32_t first = (int32_t)of_nodes[i].index * per;
-        for (int32_t k = 0; k < per; k++) within[k] = memob_keyed_of(rows[first + k], k);
-        memob_keyed_sort(within, per);
-        for (int32_t k = 0; k < per; k++) places[first + within[k].index] = i * per + k;
-    }
-
-    for (int32_t i = 0; i < n_messages; i++) keys[i] = memob_keyed_of(places[of[i]], i);
-    memoi_messages_put(m, 0, keys, n_messages, scratch);
-    for (int32_t c = 0; c < n_crossings; c++) {
-        const memoi_ring_crossing* x = &m->crossings[c];
-        const int32_t d = (x->holder / per - x->owner / per + n_nodes) % n_nodes;
-        keys[c] = memob_keyed_of(places[d * per], c);
-    }
-    memoi_messages_put(m, 1, keys, n_crossings, scratch);
-}
-
 /* --- rooms --- */
 
 /* The rooms of a rank that gets keys[1 .. n - 1] rows, and contributes given[1 .. n - 1]; given[n]:
