@@ -5504,8 +5504,11 @@ typedef struct memoi_rows_layer {
     double compute_s[2];
 } memoi_rows_layer;
 
-/* A law, and what it depends on: tables that differ in bytes and in times alone have the same. */
-#define MEMOI_ROWS_LAWS 4
+/* A law, and what it depends on: tables that differ in bytes and in times alone have the same.
+ * Each has one place, as tables that are known; the fewer places, the more cells have tables. */
+#define MEMOI_ROWS_LAWS_MAX   256 /* powers of 2 */
+#define MEMOI_ROWS_LAWS_LEAST 8
+#define MEMOI_ROWS_LAWS_CELLS (1 << 15) /* of all */
 typedef struct memoi_rows_law {
     memob_law law;
     int32_t n_items, input; /* of its items; n_items 0: there is no law */
@@ -5519,11 +5522,11 @@ typedef struct memoi_rows_clock {
     memob_rates rates;
     memob_swap_placement order; /* of each table: sums, turns, sizes; no places */
     memoi_rows_layer* layers;
-    double least_s;                       /* computation of a step, without what rows recompute */
-    memob_swap_items items;               /* of the table, */
-    memob_step_rows rows;                 /* and their law, which is one of */
-    memoi_rows_law laws[MEMOI_ROWS_LAWS]; /* the latest */
-    int64_t n_laws;
+    double least_s;         /* computation of a step, without what rows recompute */
+    memob_swap_items items; /* of the table, */
+    memob_step_rows rows;   /* and their law, which is one of */
+    memoi_rows_law* laws;   /* these */
+    int32_t n_laws;
     memob_arrays work; /* for a law */
     int64_t n_cells_most;
 
@@ -5533,6 +5536,12 @@ typedef struct memoi_rows_clock {
     memob_sink sink;            /* without states */
     memob_step *step, own_step; /* of the states; without: own_step */
     double update_s;            /* of the update after the micro-batches */
+
+    /* A walk ends where its step takes longer than enough_s, whatever comes behind: less is left
+     * for waits, updates and slower computation. */
+    double enough_s, recompute_s; /* of a step; infinite: none ends */
+    double begin_s, computed_s, left_s;
+    int is_long; /* it has ended so */
 } memoi_rows_clock;
 
 /* The trainer's part: an update takes its time. */
@@ -5547,7 +5556,7 @@ MEMOI memo_status memoi_rows_update(void* clock, int32_t layer) {
 
 MEMOI void memoi_rows_free_law(memoi_rows_clock* c) {
     memob_swap_items_free(&c->items);
-    for (int32_t k = 0; k < MEMOI_ROWS_LAWS; k++) {
+    for (int32_t k = 0; k < c->n_laws && c->laws; k++) {
         memob_law_free(&c->laws[k].law);
         MEMO_FREE(c->laws[k].uses_of);
     }
@@ -5560,9 +5569,9 @@ MEMOI int memoi_rows_has_law(const memoi_rows_law* known, const memob_swap_items
            !memcmp(known->uses_of, it->uses_of, (size_t)it->n_items);
 }
 
-/* Makes the law of the items in place of the oldest known. */
-MEMOI memo_status memoi_rows_make_law(memoi_rows_clock* c, memo_error* error) {
-    memoi_rows_law* made = &c->laws[c->n_laws++ % MEMOI_ROWS_LAWS];
+/* Makes the law of the items in its place. */
+MEMOI memo_status memoi_rows_make_law(memoi_rows_clock* c, memoi_rows_law* made,
+                                      memo_error* error) {
     memob_sink_law* of = &c->rows.of;
     memo_status status;
     made->n_items = 0; /* if it fails, none */
@@ -5584,17 +5593,18 @@ MEMOI memo_status memoi_rows_make_law(memoi_rows_clock* c, memo_error* error) {
 
 /* Finds the law of the table whose sums were added up. */
 MEMOI memo_status memoi_rows_find_law(memoi_rows_clock* c, memo_error* error) {
-    memo_status status = memob_swap_items_make(c->desc->swap, &c->order, &c->items, error);
-    const memob_law** law = &c->rows.of.law;
-    *law = NULL;
-    for (int32_t k = 0; k < MEMOI_ROWS_LAWS && !status && !*law; k++)
-        if (memoi_rows_has_law(&c->laws[k], &c->items)) *law = &c->laws[k].law;
+    const memo_status status = memob_swap_items_make(c->desc->swap, &c->order, &c->items, error);
+    memoi_rows_law* known;
+    if (status) return status;
+    known = &c->laws[memob_digest(c->items.uses_of, c->items.n_items) & (uint64_t)(c->n_laws - 1)];
     c->rows.moves = memob_swap_moves(&c->items);
-    return status || *law ? status : memoi_rows_make_law(c, error);
+    c->rows.of.law = &known->law;
+    return memoi_rows_has_law(known, &c->items) ? status : memoi_rows_make_law(c, known, error);
 }
 
 MEMOI void memoi_rows_between(memoi_rows_clock* c) {
     memob_clock_compute(&c->now, c->desc->profile->between_s);
+    c->computed_s += c->desc->profile->between_s;
 }
 
 /* What the trainer computes in a visit. */
@@ -5605,10 +5615,13 @@ MEMOI memo_status memoi_rows_compute(void* clock, const memob_visit* visit, int 
         memoi_rows_between(c);
     if (is_begun && visit->row >= 0) {
         const int32_t layer = c->order.visits[visit->row].layer;
-        memob_clock_compute(&c->now, (is_backward ? c->order.sums[layer].recompute_s : 0) +
-                                         c->layers[layer].compute_s[is_backward]);
+        const double span_s = (is_backward ? c->order.sums[layer].recompute_s : 0) +
+                              c->layers[layer].compute_s[is_backward];
+        memob_clock_compute(&c->now, span_s);
+        c->computed_s += span_s;
     }
-    return MEMO_STATUS_OK;
+    c->is_long = c->now.time_s[0] - c->begin_s - c->computed_s > c->left_s;
+    return c->is_long ? MEMO_STATUS_INFEASIBLE : MEMO_STATUS_OK;
 }
 
 /* The most micro-batches of a step that are walked. */
@@ -5639,16 +5652,29 @@ MEMOI int memoi_rows_walk_batch(memoi_rows_clock* c, int is_last, memoi_rows_pac
            memoi_rows_are_near(pace->late_s, before.late_s);
 }
 
+MEMOI int32_t memob_rows_n_batches(const memo_swap_plan_desc* desc) {
+    return desc->micro_batches > 0 ? desc->micro_batches : 1;
+}
+
+/* From now on a walk of n micro-batches ends where it takes longer than enough_s. */
+MEMOI void memoi_rows_limit(memoi_rows_clock* c, double enough_s, int32_t n) {
+    const double span_s = (c->least_s / memob_rows_n_batches(c->desc) + c->recompute_s) * n;
+    c->is_long = 0;
+    c->left_s = (1 + 1e-9) * enough_s - span_s + 1e-9 * span_s;
+}
+
 /* Micro-batches and the update of a step.  Sets stall_s and update_s.  Of those in the middle,
  * which do the same, walks as many as it takes until they are steady; the others take as long as
- * the steady one. */
+ * the steady one.  Infinite: the walk has ended early. */
 MEMOI double memoi_rows_batches(memoi_rows_clock* c, int32_t n) {
     const double begin_s = c->now.time_s[0];
     memoi_rows_pace pace;
     double more_s = 0, end_s;
     memset(&pace, 0, sizeof pace);
     c->now.stall_s = c->now.copied_bytes[0] = c->now.copied_bytes[1] = 0;
-    for (int32_t k = 0; k < n - 1; k++) {
+    c->begin_s = begin_s;
+    c->computed_s = 0;
+    for (int32_t k = 0; k < n - 1 && !c->is_long; k++) {
         const int is_steady = memoi_rows_walk_batch(c, 0, &pace);
         const int32_t n_alike = n - 3 - k; /* rounds 2 to n - 3 are */
         if (n_alike <= 0 || k < 3 || (!is_steady && k < MEMOI_ROWS_WALKED)) continue;
@@ -5659,7 +5685,8 @@ MEMOI double memoi_rows_batches(memoi_rows_clock* c, int32_t n) {
         k += n_alike;
         c->states->round += n_alike;
     }
-    (void)memoi_rows_walk_batch(c, 1, &pace);
+    if (!c->is_long) (void)memoi_rows_walk_batch(c, 1, &pace);
+    if (c->is_long) return HUGE_VAL;
 
     /* Waits of the update are its own. */
     end_s = c->now.time_s[0];
@@ -5668,10 +5695,6 @@ MEMOI double memoi_rows_batches(memoi_rows_clock* c, int32_t n) {
     c->update_s = c->now.time_s[0] - end_s;
     c->now.stall_s = pace.stall_s;
     return c->now.time_s[0] - begin_s + more_s;
-}
-
-MEMOI int32_t memob_rows_n_batches(const memo_swap_plan_desc* desc) {
-    return desc->micro_batches > 0 ? desc->micro_batches : 1;
 }
 
 /* The computation of a step, but for recomputed rows and the update: on a clock where nothing
@@ -5710,7 +5733,9 @@ MEMOI double memoi_rows_steady(memoi_rows_clock* c, int32_t n) {
     memoi_rows_left(&c->now, left_s);
     for (int32_t k = 0; k < MEMOI_ROWS_STEPS && !is_steady; k++) {
         memcpy(before_s, left_s, sizeof before_s);
+        memoi_rows_limit(c, k >= least ? c->enough_s : HUGE_VAL, n);
         step_s = memoi_rows_batches(c, n);
+        if (c->is_long) break;
         memoi_rows_left(&c->now, left_s);
         is_steady = k >= least;
         for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
@@ -5720,7 +5745,8 @@ MEMOI double memoi_rows_steady(memoi_rows_clock* c, int32_t n) {
 }
 
 /* Seconds of a step: n micro-batches and the update, as everything that plans and predicts counts
- * them.  Without states every micro-batch takes the same time. */
+ * them; infinite if it takes longer than enough_s.  Without states every micro-batch takes the same
+ * time. */
 MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     const memob_sink_law* of = &c->rows.of;
     const int32_t n = memob_rows_n_batches(c->desc);
@@ -5734,7 +5760,12 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     memob_sink_forget(of);
 
     if (!c->states) {
+        memoi_rows_limit(c, c->enough_s / n, 1);
         batch_s = memoi_rows_batches(c, 1);
+        if (c->is_long) {
+            memob_step_abandon(c->step);
+            memoi_step_reset(c->step);
+        }
         c->now.stall_s *= n;
         for (int way = 0; way < 2; way++) c->now.copied_bytes[way] *= n;
         return n * batch_s;
@@ -5767,6 +5798,7 @@ typedef struct memoi_rows_aim {
     int is_alpha;         /* only the best single alpha */
     int is_named;         /* the limit is; as much work as the search */
     const int64_t* start; /* rows to begin with, (n_layers, n_tensors); NULL: none */
+    double other_s;       /* of a rank: a step to be better than; 0: none */
 } memoi_rows_aim;
 
 #define MEMOI_ROWS_SEED 0x9e3779b97f4a7c15u
@@ -5810,7 +5842,8 @@ typedef struct memoi_rows_table {
 typedef struct memoi_rows_known {
     memoi_rows_score score;
     int64_t times; /* of which times; 0: nothing is known */
-    int is_timed;  /* otherwise only its bytes are known */
+    int is_timed;  /* otherwise only its bytes are known, */
+    double over_s; /* and that its step takes longer than this */
 } memoi_rows_known;
 
 typedef struct memoi_rows_planner {
@@ -5835,11 +5868,12 @@ typedef struct memoi_rows_planner {
     int32_t* picked;         /* the layers that a change may concern, in order */
     int32_t* changed;        /* those that the last change concerned, in order */
     int32_t n_changed;
-    double enough_s; /* trials whose computation alone takes longer are not timed */
-    memoi_rows_table trial, here, best, plan, filled; /* plan, filled: searches begin there */
-    memoi_rows_table first;                           /* the best before tables are searched */
-    int is_uniform;                                   /* searches change all layers of a kind */
-    memoi_rows_aim aim;                               /* set behind memoi_rows_create */
+    int64_t n_scored; /* trials that were not known */
+    double enough_s;  /* trials whose computation alone takes longer are not timed */
+    memoi_rows_table trial, here, best, plan; /* plan: whose limit is named */
+    memoi_rows_table first;                   /* the best before tables are searched */
+    int is_uniform;                           /* searches change all layers of a kind */
+    memoi_rows_aim aim;                       /* set behind memoi_rows_create */
 
     /* The table that was added up last, its sums, the bytes of each tensor on the device and always
      * on the host, and a time of a layer that is none. */
@@ -6024,8 +6058,8 @@ MEMOI memo_status memoi_rows_take_step(memoi_rows_clock* c, const memo_swap_plan
 MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan_desc* desc,
                                      memo_error* error) {
     const memo_swap_desc* swap = desc->swap;
-    memoi_rows_table* const tables[] = {&p->trial, &p->here,   &p->best,  &p->first,
-                                        &p->plan,  &p->filled, &p->summed};
+    memoi_rows_table* const tables[] = {&p->trial, &p->here, &p->best,
+                                        &p->first, &p->plan, &p->summed};
     memob_arrays* a = &p->arrays;
     int64_t n_cells, n_slices, n_classes;
     memo_status status = memoi_rows_check(desc, error);
@@ -6042,7 +6076,7 @@ MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan
     p->n_moved = swap->n_places > 1 ? swap->n_layers : (int32_t)memob_max(swap->n_layers - 2, 0);
     p->n_tiles = memob_swap_n_tiles(swap);
     p->random = MEMOI_ROWS_SEED;
-    p->enough_s = HUGE_VAL;
+    p->enough_s = p->clock.enough_s = HUGE_VAL;
 
     n_cells = (int64_t)p->n_layers * swap->n_tensors;
     p->bundles = MEMOB_ARRAY(a, memoi_rows_bundle, swap->n_tensors);
@@ -6052,6 +6086,11 @@ MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan
     p->rules = MEMOB_ARRAY(a, memoi_rows_rule, n_cells);
     p->all_s = MEMOB_ARRAY(a, double, n_cells);
     p->clock.layers = MEMOB_ARRAY(a, memoi_rows_layer, p->n_layers);
+    p->clock.n_laws = MEMOI_ROWS_LAWS_MAX;
+    while (p->clock.n_laws > MEMOI_ROWS_LAWS_LEAST &&
+           p->clock.n_laws * n_cells > MEMOI_ROWS_LAWS_CELLS)
+        p->clock.n_laws /= 2;
+    p->clock.laws = MEMOB_ARRAY(a, memoi_rows_law, p->clock.n_laws);
     status = memoi_rows_take_step(&p->clock, desc, error);
     if (status) return status;
     p->n_known = MEMOI_ROWS_KNOWN_MAX;
@@ -6240,7 +6279,8 @@ MEMOI int memoi_rows_need_no_time(memoi_rows_planner* p) {
 }
 
 /* Finds the trial's bytes, and its step with as many layers in host memory as fit: the makespan,
- * and the stall, the part in which nothing is computed.  Returns 1 if there is a step. */
+ * and the stall, the part in which nothing is computed.  Returns 1 if there is a step; 0: it
+ * takes longer than enough, or none fits. */
 MEMOI int memoi_rows_time_trial(memoi_rows_planner* p) {
     memoi_rows_score* score = &p->trial.score;
     memoi_rows_add_up(p);
@@ -6249,11 +6289,12 @@ MEMOI int memoi_rows_time_trial(memoi_rows_planner* p) {
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
         return 0;
     }
+    p->clock.recompute_s = score->recompute_s;
     score->step_s = memoi_rows_step(&p->clock);
     score->stall_s = p->clock.now.stall_s;
     score->update_s = p->clock.update_s;
     memcpy(score->copied_bytes, p->clock.now.copied_bytes, sizeof score->copied_bytes);
-    return 1;
+    return !p->clock.is_long;
 }
 
 /* Scores the trial.  A search comes to the same tables again and again, above all if they have few
@@ -6268,8 +6309,13 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
     if (known->times == p->times && !memcmp(cells, p->trial.cells, n_bytes)) {
         p->trial.score = known->score;
         if (memoi_rows_need_no_time(p) || known->is_timed) return;
+        p->trial.score.step_s = HUGE_VAL;
+        if (known->over_s >= p->clock.enough_s) return;
     }
+    p->n_scored++;
+    p->clock.is_long = 0;
     known->is_timed = memoi_rows_time_trial(p);
+    known->over_s = p->clock.is_long ? p->clock.enough_s : 0;
     known->score = p->trial.score;
     known->times = p->times;
     memcpy(cells, p->trial.cells, n_bytes);
@@ -6298,6 +6344,12 @@ MEMOI void memoi_rows_need_no_longer(memoi_rows_planner* p, const memoi_rows_sco
                                      double other_s) {
     const int is_open = p->best.score.excess_bytes > 0 || other->excess_bytes > 0;
     p->enough_s = is_open ? HUGE_VAL : (1 + 1e-9) * memoi_rows_later(p->best.score.step_s, other_s);
+    p->clock.enough_s = p->enough_s;
+}
+
+/* All trials are timed, however long they take. */
+MEMOI void memoi_rows_need_all(memoi_rows_planner* p) {
+    p->enough_s = p->clock.enough_s = HUGE_VAL;
 }
 
 /* Scores p->trial.  A better trial becomes p->best, and the result is 1. */
@@ -6333,12 +6385,14 @@ MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_
 /* The number of trials, and of cells and states that all trials may visit. */
 #define MEMOI_ROWS_TRIALS_MAX   150000
 #define MEMOI_ROWS_TRIALS_LEAST 1000
-#define MEMOI_ROWS_TRIALS_FEW   64 /* of a short search, if the walks of a step are the work */
 #define MEMOI_ROWS_LOOKS_MAX    24000000
-#define MEMOI_ROWS_ROUNDS       8
-#define MEMOI_ROWS_WALKS        6 /* the first rounds, which change at random */
+#define MEMOI_ROWS_ROUNDS       32   /* of all trials */
+#define MEMOI_ROWS_QUIET        8    /* a search ends with so many rounds that gain nothing */
+#define MEMOI_ROWS_KNOWN_SHARE  4    /* most trials of known tables, over the others */
+#define MEMOI_ROWS_PAIRS        4    /* each round of so many tries pairs */
+#define MEMOI_ROWS_GAIN         1e-5 /* the least share of a step that counts */
 /* How much longer a step is accepted at first: a change of one of few layers makes more. */
-#define MEMOI_ROWS_HEAT       0.001
+#define MEMOI_ROWS_HEAT       0.0001
 #define MEMOI_ROWS_HEAT_LAYER 0.04 /* over the number of layers */
 
 /* In [0, n) */
@@ -6506,15 +6560,15 @@ MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
 }
 
 /* Tries a change of p->here, and takes it if it is better, or longer by a share of at most `heat`.
- * Returns how many trials it took beyond one. */
-MEMOI int memoi_rows_try_change(memoi_rows_planner* p, double heat) {
+ */
+MEMOI void memoi_rows_try_change(memoi_rows_planner* p, double heat) {
     const memoi_rows_score *here = &p->here.score, *trial = &p->trial.score;
     int is_changed = 0;
     int64_t k;
     memoi_rows_need_no_longer(p, here, here->step_s * (1 + heat));
     memoi_rows_copy(p, &p->here, &p->trial);
     p->n_changed = 0;
-    for (k = memoi_rows_random(p, 4); k > 0; k--) is_changed |= memoi_rows_change(p);
+    for (k = 1 + memoi_rows_random(p, 3); k > 0; k--) is_changed |= memoi_rows_change(p);
     if (is_changed) (void)memoi_rows_try(p);
 
     /* Another bundle takes the room that is left, or makes the room that lacks. */
@@ -6524,7 +6578,6 @@ MEMOI int memoi_rows_try_change(memoi_rows_planner* p, double heat) {
     if (memoi_rows_is_better(trial, here) ||
         (trial->excess_bytes <= 0 && trial->step_s <= here->step_s * (1 + heat)))
         memoi_rows_copy(p, &p->trial, &p->here);
-    return k > 0 && is_changed;
 }
 
 /* What a cell of the best table may become: kept, swapped, recomputed, a tile less or more. */
@@ -6565,74 +6618,70 @@ MEMOI int memoi_rows_try_pair(memoi_rows_planner* p, int64_t* n_seen) {
     return *n_seen / n <= n / 2;
 }
 
-/* Changes what tables may take; what is known of tables does not count then. */
+/* Changes what tables may take.  What is known of them counts on, unless host memory is the number
+ * of places in front of a file. */
 MEMOI void memoi_rows_set_desc(memoi_rows_planner* p, const memo_swap_plan_desc* desc) {
-    p->desc = desc;
-    memoi_rows_time_kinds(p);
+    const int64_t places_bytes = p->desc->spill_bytes ? p->desc->host_bytes : 0;
+    if (places_bytes != (desc->spill_bytes ? desc->host_bytes : 0)) p->times++;
+    p->desc = p->clock.desc = desc;
 }
 
-/* A round, which ends early if p->best is good enough, or the best of all. */
-MEMOI void memoi_rows_walk(memoi_rows_planner* p, int round, double heat, int64_t n_trials,
-                           int64_t* n_seen) {
+/* A round of pairs, or of random changes.  It ends early if p->best is good enough, or the best of
+ * all. */
+MEMOI void memoi_rows_walk(memoi_rows_planner* p, int64_t* n_seen, double heat, int64_t n_trials) {
     const memoi_rows_score* best = &p->best.score;
-    for (int64_t i = 0; i < n_trials; i++) {
-        const double left = 1 - (double)i / (double)n_trials;
-        if (p->aim.effort && best->excess_bytes <= 0) return;
+    const int64_t n_scored = p->n_scored;
+    for (int64_t i = 0; i < MEMOI_ROWS_KNOWN_SHARE * n_trials; i++) {
+        const int64_t n_tried = memob_max(p->n_scored - n_scored, i / MEMOI_ROWS_KNOWN_SHARE);
+        const double left = 1 - (double)n_tried / (double)n_trials;
+        if (n_tried >= n_trials || (p->aim.effort && best->excess_bytes <= 0)) return;
         if (best->excess_bytes + best->stall_s + best->recompute_s + best->swapped_bytes +
                 best->lifted_bytes <=
             0)
             return;
-        if (p->is_uniform || round < MEMOI_ROWS_WALKS)
-            i += memoi_rows_try_change(p, heat * left * left);
+        if (!n_seen)
+            memoi_rows_try_change(p, heat * left * left);
         else if (!memoi_rows_try_pair(p, n_seen))
             return;
     }
 }
 
-/* Betters p->best in rounds.  The first begins with p->plan, the next two with p->filled, because
- * one may end where another does not; the others with the best so far.  In rounds 1 and 2 of a
- * whole search tables may take 1/16 and 1/8 less host memory than the best, for the same reason.
+/* 1: a round has made p->best nearer to what fits, or shorter. */
+MEMOI int memoi_rows_gains(const memoi_rows_planner* p, double excess_bytes, double step_s) {
+    const memoi_rows_score* best = &p->best.score;
+    if (best->excess_bytes > 0) return best->excess_bytes < excess_bytes;
+    return excess_bytes > 0 || best->step_s < step_s * (1 - MEMOI_ROWS_GAIN);
+}
+
+/* Betters p->best in rounds, which begin with it, until several in turn gain nothing.
  *
  * Longer steps are accepted too, less and less in a round, and much longer ones in some rounds: a
  * table of few layers is far from others that are as good.  Tables that do not fit are accepted
- * only on the way from one that fits less.  While nothing fits, a round that comes no nearer is the
- * last.  The last rounds try pairs in turn.  n_parts: takes so small a part of the time. */
+ * only on the way from one that fits less.  Some rounds try pairs in turn.  n_parts: takes at most
+ * so small a part of the time. */
 MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
-    static const double hotter[] = {1, 3, 9}; /* in rounds by turns */
-    const memoi_rows_score* best = &p->best.score;
-    const memo_swap_plan_desc* wide = p->desc;
+    static const double hotter[] = {0.03, 0.3, 3}; /* in rounds by turns */
     const memob_states* states = p->clock.states;
-    memo_swap_plan_desc narrow = *wide;
     const int64_t n_states = states ? (int64_t)states->n_layers * states->n_states : 0;
     const int64_t n_cells = (int64_t)p->clock.order.n_visits / 2 * p->desc->swap->n_tensors +
                             6 * n_states; /* three passes of two steps */
-    const int64_t n_looks = MEMOI_ROWS_LOOKS_MAX / n_cells;
-    const int64_t few =
-        memob_max(memob_min(n_looks, MEMOI_ROWS_TRIALS_LEAST / 4), MEMOI_ROWS_TRIALS_FEW);
-    int64_t n_trials = memob_max(n_looks, MEMOI_ROWS_TRIALS_LEAST);
-    const int is_whole = n_parts == 1 && p->aim.effort == MEMOI_ROWS_EFFORT_WHOLE;
+    const int64_t n_looks = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST);
+    const int64_t n_trials =
+        memob_min(n_looks, MEMOI_ROWS_TRIALS_MAX) / MEMOI_ROWS_ROUNDS / n_parts + 2;
     int64_t n_seen = 0;
-    n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / n_parts;
-    n_trials = memob_max(n_trials, few) / MEMOI_ROWS_ROUNDS + 1;
 
-    for (int round = 0; round < MEMOI_ROWS_ROUNDS && p->n_bundles; round++) {
-        const double excess_bytes = best->excess_bytes;
-        const memoi_rows_table* later = round > 2 ? &p->best : &p->filled;
+    for (int round = 0, n_quiet = 0;
+         round < MEMOI_ROWS_ROUNDS && n_quiet < MEMOI_ROWS_QUIET && p->n_bundles; round++) {
+        const double excess_bytes = p->best.score.excess_bytes, step_s = p->best.score.step_s;
         const double heat = memoi_rows_later(
             MEMOI_ROWS_HEAT, hotter[round % 3] * MEMOI_ROWS_HEAT_LAYER / p->n_layers);
-        memoi_rows_copy(p, round ? later : &p->plan, &p->trial);
-        narrow.host_bytes = excess_bytes > 0 ? 0 : best->sizes.host_bytes / 16 * (16 - round);
-        if (is_whole && memob_is_within(round, 1, 2) && narrow.host_bytes) {
-            memoi_rows_set_desc(p, &narrow);
-            memoi_rows_score_trial(p);
-        }
-        memoi_rows_copy(p, &p->trial, &p->here);
-        memoi_rows_walk(p, round, heat, n_trials, &n_seen);
-        if (p->desc != wide) memoi_rows_set_desc(p, wide);
-        if (round && best->excess_bytes > 0 && best->excess_bytes >= excess_bytes)
-            break; /* nothing fits, and nothing comes nearer */
+        const int is_of_pairs = !p->is_uniform && round % MEMOI_ROWS_PAIRS == MEMOI_ROWS_PAIRS - 1;
+        memoi_rows_copy(p, &p->best, &p->trial);
+        memoi_rows_copy(p, &p->best, &p->here);
+        memoi_rows_walk(p, is_of_pairs ? &n_seen : NULL, heat, n_trials);
+        n_quiet = memoi_rows_gains(p, excess_bytes, step_s) ? 0 : n_quiet + 1;
     }
-    p->enough_s = HUGE_VAL;
+    memoi_rows_need_all(p);
 }
 
 /* The trial becomes the table of an alpha. */
@@ -6653,7 +6702,7 @@ MEMOI int64_t memoi_rows_try_alphas(memoi_rows_planner* p) {
             memoi_rows_set_alpha(p, memob_min(k, high));
             memoi_rows_need_no_longer(p, &p->best.score, 0);
             if (memoi_rows_try(p)) best = memob_min(k, high);
-            p->enough_s = HUGE_VAL;
+            memoi_rows_need_all(p);
         }
         if (step == 1) return best;
         low = memob_max(best - step, 0);
@@ -6661,26 +6710,26 @@ MEMOI int64_t memoi_rows_try_alphas(memoi_rows_planner* p) {
     }
 }
 
-/* p->filled: from the trial on, bundles are swapped or kept instead of recomputed, those of most
+/* p->here: from the trial on, bundles are swapped or kept instead of recomputed, those of most
  * worth first: in all layers; if that is not better, in half as many, and so on. */
 MEMOI void memoi_rows_fill_by_worth(memoi_rows_planner* p) {
     memoi_rows_pick pick;
     memset(&pick, 0, sizeof pick);
-    memoi_rows_copy(p, &p->trial, &p->filled);
+    memoi_rows_copy(p, &p->trial, &p->here);
     for (int32_t i = 0; i < 2 * p->n_bundles; i++) {
         pick.next = i % 2 ? MEMO_ROWS_KEPT : p->n_tiles;
         pick.b = p->by_worth[i / 2];
         for (int64_t count = p->n_layers; count > 0;) {
-            memoi_rows_copy(p, &p->filled, &p->trial);
+            memoi_rows_copy(p, &p->here, &p->trial);
             for (int32_t layer = pick.n_layers = 0; layer < p->n_layers; layer++) {
                 const int64_t cell = p->trial.cells[(int64_t)pick.b * p->n_layers + layer];
                 if (cell >= 0 && cell < p->n_tiles) p->picked[pick.n_layers++] = layer;
             }
-            memoi_rows_need_no_longer(p, &p->filled.score, p->filled.score.step_s);
+            memoi_rows_need_no_longer(p, &p->here.score, p->here.score.step_s);
             if (memoi_rows_convert(p, &pick, count)) (void)memoi_rows_try(p);
-            p->enough_s = HUGE_VAL;
-            if (memoi_rows_is_better(&p->trial.score, &p->filled.score))
-                memoi_rows_copy(p, &p->trial, &p->filled);
+            memoi_rows_need_all(p);
+            if (memoi_rows_is_better(&p->trial.score, &p->here.score))
+                memoi_rows_copy(p, &p->trial, &p->here);
             else
                 count /= 2;
         }
@@ -6719,7 +6768,6 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
         (void)memoi_rows_try(p);
     }
     if (memoi_rows_is_hopeless(p) || (p->aim.effort && p->best.score.excess_bytes <= 0)) return;
-    memoi_rows_copy(p, &p->best, &p->plan);
     memoi_rows_fill_by_worth(p);
     memoi_rows_search(p, n_parts);
 }
@@ -6728,11 +6776,10 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
  * Knows: which searches make a plan, what limits its step, and what a refused plan lacks.  Knows
  * nothing of how a search changes a table. */
 
-#define MEMOI_ROWS_GAIN 1e-5 /* the least share of a step that is named */
 /* A search takes so small a part of the most time if choices are ranked, if all layers of a kind
  * have the same rows, if limits are ranked, or if the gain is stated. */
 #define MEMOI_ROWS_PARTS_RANKED  32
-#define MEMOI_ROWS_PARTS_UNIFORM 4
+#define MEMOI_ROWS_PARTS_UNIFORM 16
 #define MEMOI_ROWS_PARTS_LIMITS  128
 #define MEMOI_ROWS_PARTS_STATED  16
 
@@ -7004,18 +7051,39 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
     return MEMO_STATUS_OK;
 }
 
+/* A step in which all rows stay on the device, whatever that takes.  No other is shorter, but for
+ * the thousandth by which a steady step may be off. */
+MEMOI double memoi_rows_bound(memoi_rows_planner* p) {
+    const memo_swap_plan_desc* desc = p->desc;
+    memo_swap_plan_desc without = *desc;
+    without.device_bytes = without.host_bytes = without.spill_bytes = 0;
+    memoi_rows_set_desc(p, &without);
+    for (int32_t b = 0; b < p->n_bundles; b++) p->trial.versions[b] = ++p->n_versions;
+    for (int64_t i = 0; i < p->n_cells; i++) p->trial.cells[i] = MEMO_ROWS_KEPT;
+    memoi_rows_score_trial(p);
+    memoi_rows_set_desc(p, desc);
+    return p->trial.score.excess_bytes > 0 ? 0 : (1 - MEMOI_ROWS_AS_LATE) * p->trial.score.step_s;
+}
+
 /* Sets the seconds of a step, as far as a short search finds them, or with rows, of these; infinite
- * if nothing fits.  The whole search saves a few percent more, and has an effort.  Two searches
- * that begin with the same rows differ less by chance.  found: the rows of such a search; NULL:
- * they are not wanted. */
+ * if nothing fits; a bound of them, without a search, if that is longer than aim->other_s.  The
+ * whole search saves a few percent more, and has an effort.  Two searches that begin with the same
+ * rows differ less by chance.  found: the rows of such a search; NULL: they are not wanted. */
 MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, const memoi_rows_aim* aim,
                                   int64_t* found, double* step_s, memo_error* error) {
     memoi_rows_planner p;
     const memo_status status = memoi_rows_create(desc, &p, error);
     const memoi_rows_score* score = &p.best.score;
+    double least_s = 0;
     *step_s = HUGE_VAL;
     if (status) return status;
     p.best.score.excess_bytes = MEMOI_ROWS_WORST;
+    if (aim->other_s > 0) least_s = memoi_rows_bound(&p);
+    if (least_s > aim->other_s) {
+        *step_s = least_s;
+        memoi_rows_destroy(&p);
+        return status;
+    }
     if (desc->swap->rows)
         memoi_rows_try_given(&p, desc->swap->rows);
     else if (aim->is_alpha)
@@ -7040,7 +7108,6 @@ MEMOI void memoi_rows_name_found(memoi_rows_planner* p, memo_swap_plan* plan) {
     memoi_rows_take(p, &swap);
     memoi_rows_score_trial(p);
     memoi_rows_copy(p, &p->trial, &p->best);
-    memoi_rows_copy(p, &p->trial, &p->filled);
     memoi_rows_name_limit(p, plan);
 }
 
@@ -7089,7 +7156,7 @@ MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, const me
 
 memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                            memo_error* error) {
-    const memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 1, NULL};
+    const memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 1, NULL, 0};
     MEMOB_REFUSE_NULL(error, "plan", plan);
     *plan = NULL;
     MEMOB_REFUSE_NULL(error, "desc", desc);
@@ -11890,6 +11957,7 @@ MEMOI double memoi_planner_rank(const memoi_planner* p, const memoi_choices* f,
         return HUGE_VAL;
     memoi_stage_cost(p, &costs);
     costs.aim.start = f->rows;
+    costs.aim.other_s = f->best_s < HUGE_VAL ? f->best_s : 0;
     if (p->limit_bytes) costs.desc.device_bytes = left_bytes;
     if (plans_rows) costs.swap.rows = NULL;
     memoi_keep(s, memoi_rows_rank(&costs.desc, &costs.aim, f->found, &step_s, &s->call_error));
@@ -12066,19 +12134,30 @@ MEMOI void memoi_planner_plan_rank(memoi_planner* p, memoi_choices* f) {
     memoi_planner_judge(p, f, f->best);
 }
 
+/* What the states of a choice take of the device. */
+MEMOI int64_t memoi_planner_states_bytes(const memoi_planner* p, const memoi_choice* c) {
+    memoi_planner_take(p, c);
+    return p->session->states_sizes.device_bytes;
+}
+
 /* Plans the best choice from its rows.  Unless that leaves the step as it was ranked, the most
  * states with the same step, or a few more, may leave room for other rows. */
 MEMOI void memoi_planner_plan_best(memoi_planner* p, memoi_choices* f) {
     memoi_choice c = f->best;
+    int64_t least_bytes = memoi_planner_states_bytes(p, &c);
     p->start = f->rows;
     memoi_planner_plan(p, f, c);
-    c.n_streamed = f->most;
-    if (f->most > f->best.n_streamed && !(fabs(f->planned_s - f->best_s) <= 1e-9 * f->best_s))
-        memoi_planner_plan(p, f, c);
-    for (int64_t more = 1; more <= 4 && f->most + more <= f->n_all && !c.is_on_host &&
-                           f->planned_s > f->best_s * (1 + MEMOI_CHOICE_GAIN);
-         more *= 2) {
+    for (int64_t more = 0; more <= 4 && f->most + more <= f->n_all && !c.is_on_host;
+         more += more ? more : 1) {
+        const double same_s = (more ? MEMOI_CHOICE_GAIN : 1e-9) * f->best_s;
+        int64_t n_bytes;
+        if (more ? f->planned_s <= f->best_s + same_s : fabs(f->planned_s - f->best_s) <= same_s)
+            continue;
         c.n_streamed = f->most + more;
+        n_bytes = memoi_planner_states_bytes(p, &c);
+        f->is_current = 0;
+        if (n_bytes >= least_bytes) continue;
+        least_bytes = n_bytes;
         memoi_planner_plan(p, f, c);
     }
     p->start = NULL;

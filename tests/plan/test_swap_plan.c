@@ -480,7 +480,7 @@ TEST(climbing_finds_little_more) {
 /* --- a GPT of the 7B layer shape, on the figures of one H200 --- */
 
 /* A plan by the best single alpha alone, with its limit. */
-static const memoi_rows_aim best_alpha = {MEMOI_ROWS_EFFORT_WHOLE, 1, 1, NULL};
+static const memoi_rows_aim best_alpha = {MEMOI_ROWS_EFFORT_WHOLE, 1, 1, NULL, 0};
 
 /* Large stacks, long sequences, little memory; times in seconds, or in a unit of which they are
  * many.  Planning is fast, and the plan fits and is better than any alpha.  Bounds are of tables
@@ -1102,9 +1102,62 @@ TEST(no_table_of_kinds_is_shorter) {
     CHECK_IS(n_planned, >, 2 * n_rounds / 5);
 }
 
+/* A walk ends early only if its step takes longer than what is enough, and leaves nothing behind. */
+TEST(walks_end_where_a_step_is_too_long) {
+    int n_timed = 0, n_ended = 0;
+    for (int round = 0; n_timed < memo_test_cases(100, 5000); round++) {
+        static const double shares[] = {0.5, 0.99, 1.01, 2};
+        problem p;
+        int64_t rows[64 * TENSORS_MAX];
+        memoi_rows_planner planner;
+        random_problem(&p, TENSORS_MAX, 60000);
+        p.desc.device_bytes = p.desc.host_bytes = p.desc.spill_bytes = 0;
+        p.desc.micro_batches = (int32_t)memo_test_int(0, 3);
+        for (int32_t i = 0; i < p.swap.n_layers * p.swap.n_tensors; i++) rows[i] = MEMO_ROWS_KEPT;
+        for (int i = 0; i < 20; i++) climb_change(&p, rows);
+        CHECK_OK(memoi_rows_create(&p.desc, &planner, &error));
+        const double step_s = climb_score(&planner, rows);
+        for (size_t i = 0; i < 4 && step_s > 0; i++) {
+            planner.clock.enough_s = shares[i] * step_s;
+            planner.times++; /* nothing is known */
+            const double found_s = climb_score(&planner, rows);
+            n_timed++;
+            n_ended += found_s >= HUGE_VAL;
+            CHECK_CASE(fabs(found_s - step_s) <= 1e-9 * step_s || (i < 2 && found_s >= HUGE_VAL),
+                       "round %d: %g s of which %g are enough: %g s", round, step_s,
+                       planner.clock.enough_s, found_s);
+            planner.clock.enough_s = HUGE_VAL;
+            CHECK_CASE(fabs(climb_score(&planner, rows) - step_s) <= 1e-9 * step_s,
+                       "round %d: not %g s afterwards", round, step_s);
+        }
+        memoi_rows_destroy(&planner);
+    }
+    printf("# %d of %d walks ended early\n", n_ended, n_timed);
+    CHECK_IS(n_ended, >, 0);
+}
+
+/* Other budgets change no times, but where host memory is the number of places before a file. */
+TEST(tables_stay_known_in_other_budgets) {
+    problem p;
+    memoi_rows_planner planner;
+    random_problem(&p, TENSORS_MAX, 60000);
+    p.desc.host_bytes = p.desc.spill_bytes = 0;
+    CHECK_OK(memoi_rows_create(&p.desc, &planner, &error));
+    const int64_t times = planner.times;
+    memo_swap_plan_desc wider = p.desc;
+    wider.host_bytes = 1 << 20;
+    memoi_rows_set_desc(&planner, &wider);
+    CHECK_IS(planner.times, ==, times);
+    wider.spill_bytes = 1 << 20;
+    memoi_rows_set_desc(&planner, &p.desc);
+    memoi_rows_set_desc(&planner, &wider);
+    CHECK_IS(planner.times, >, times);
+    memoi_rows_destroy(&planner);
+}
+
 /* A short search that begins with a plan's rows ends with no longer step. */
 TEST(short_searches_begin_with_given_rows) {
-    const memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 0, NULL};
+    const memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 0, NULL, 0};
     int n_planned = 0, n_longer = 0;
     for (int round = 0; n_planned < memo_test_cases(8, 200); round++) {
         kinds_problem k;
@@ -1129,7 +1182,7 @@ TEST(short_searches_begin_with_given_rows) {
 /* With less host memory a plan still fits if there is more; the whole search that begins with its
  * rows ends with no longer step.  The rows that a search finds take the seconds that it says. */
 TEST(whole_searches_go_on_from_rows) {
-    memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 0, NULL};
+    memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 0, NULL, 0};
     int n_planned = 0, n_longer = 0;
     for (int round = 0; n_planned < memo_test_cases(4, 1500); round++) {
         kinds_problem k;

@@ -4,11 +4,10 @@
  * Knows: which searches make a plan, what limits its step, and what a refused plan lacks.  Knows
  * nothing of how a search changes a table. */
 
-#define MEMOI_ROWS_GAIN 1e-5 /* the least share of a step that is named */
 /* A search takes so small a part of the most time if choices are ranked, if all layers of a kind
  * have the same rows, if limits are ranked, or if the gain is stated. */
 #define MEMOI_ROWS_PARTS_RANKED  32
-#define MEMOI_ROWS_PARTS_UNIFORM 4
+#define MEMOI_ROWS_PARTS_UNIFORM 16
 #define MEMOI_ROWS_PARTS_LIMITS  128
 #define MEMOI_ROWS_PARTS_STATED  16
 
@@ -280,18 +279,39 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
     return MEMO_STATUS_OK;
 }
 
+/* A step in which all rows stay on the device, whatever that takes.  No other is shorter, but for
+ * the thousandth by which a steady step may be off. */
+MEMOI double memoi_rows_bound(memoi_rows_planner* p) {
+    const memo_swap_plan_desc* desc = p->desc;
+    memo_swap_plan_desc without = *desc;
+    without.device_bytes = without.host_bytes = without.spill_bytes = 0;
+    memoi_rows_set_desc(p, &without);
+    for (int32_t b = 0; b < p->n_bundles; b++) p->trial.versions[b] = ++p->n_versions;
+    for (int64_t i = 0; i < p->n_cells; i++) p->trial.cells[i] = MEMO_ROWS_KEPT;
+    memoi_rows_score_trial(p);
+    memoi_rows_set_desc(p, desc);
+    return p->trial.score.excess_bytes > 0 ? 0 : (1 - MEMOI_ROWS_AS_LATE) * p->trial.score.step_s;
+}
+
 /* Sets the seconds of a step, as far as a short search finds them, or with rows, of these; infinite
- * if nothing fits.  The whole search saves a few percent more, and has an effort.  Two searches
- * that begin with the same rows differ less by chance.  found: the rows of such a search; NULL:
- * they are not wanted. */
+ * if nothing fits; a bound of them, without a search, if that is longer than aim->other_s.  The
+ * whole search saves a few percent more, and has an effort.  Two searches that begin with the same
+ * rows differ less by chance.  found: the rows of such a search; NULL: they are not wanted. */
 MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, const memoi_rows_aim* aim,
                                   int64_t* found, double* step_s, memo_error* error) {
     memoi_rows_planner p;
     const memo_status status = memoi_rows_create(desc, &p, error);
     const memoi_rows_score* score = &p.best.score;
+    double least_s = 0;
     *step_s = HUGE_VAL;
     if (status) return status;
     p.best.score.excess_bytes = MEMOI_ROWS_WORST;
+    if (aim->other_s > 0) least_s = memoi_rows_bound(&p);
+    if (least_s > aim->other_s) {
+        *step_s = least_s;
+        memoi_rows_destroy(&p);
+        return status;
+    }
     if (desc->swap->rows)
         memoi_rows_try_given(&p, desc->swap->rows);
     else if (aim->is_alpha)
@@ -316,7 +336,6 @@ MEMOI void memoi_rows_name_found(memoi_rows_planner* p, memo_swap_plan* plan) {
     memoi_rows_take(p, &swap);
     memoi_rows_score_trial(p);
     memoi_rows_copy(p, &p->trial, &p->best);
-    memoi_rows_copy(p, &p->trial, &p->filled);
     memoi_rows_name_limit(p, plan);
 }
 
@@ -365,7 +384,7 @@ MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, const me
 
 memo_status memo_plan_swap(const memo_swap_plan_desc* desc, memo_swap_plan** plan,
                            memo_error* error) {
-    const memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 1, NULL};
+    const memoi_rows_aim aim = {MEMOI_ROWS_EFFORT_WHOLE, 0, 1, NULL, 0};
     MEMOB_REFUSE_NULL(error, "plan", plan);
     *plan = NULL;
     MEMOB_REFUSE_NULL(error, "desc", desc);

@@ -25,6 +25,7 @@ typedef struct memoi_rows_aim {
     int is_alpha;         /* only the best single alpha */
     int is_named;         /* the limit is; as much work as the search */
     const int64_t* start; /* rows to begin with, (n_layers, n_tensors); NULL: none */
+    double other_s;       /* of a rank: a step to be better than; 0: none */
 } memoi_rows_aim;
 
 #define MEMOI_ROWS_SEED 0x9e3779b97f4a7c15u
@@ -68,7 +69,8 @@ typedef struct memoi_rows_table {
 typedef struct memoi_rows_known {
     memoi_rows_score score;
     int64_t times; /* of which times; 0: nothing is known */
-    int is_timed;  /* otherwise only its bytes are known */
+    int is_timed;  /* otherwise only its bytes are known, */
+    double over_s; /* and that its step takes longer than this */
 } memoi_rows_known;
 
 typedef struct memoi_rows_planner {
@@ -93,11 +95,12 @@ typedef struct memoi_rows_planner {
     int32_t* picked;         /* the layers that a change may concern, in order */
     int32_t* changed;        /* those that the last change concerned, in order */
     int32_t n_changed;
-    double enough_s; /* trials whose computation alone takes longer are not timed */
-    memoi_rows_table trial, here, best, plan, filled; /* plan, filled: searches begin there */
-    memoi_rows_table first;                           /* the best before tables are searched */
-    int is_uniform;                                   /* searches change all layers of a kind */
-    memoi_rows_aim aim;                               /* set behind memoi_rows_create */
+    int64_t n_scored; /* trials that were not known */
+    double enough_s;  /* trials whose computation alone takes longer are not timed */
+    memoi_rows_table trial, here, best, plan; /* plan: whose limit is named */
+    memoi_rows_table first;                   /* the best before tables are searched */
+    int is_uniform;                           /* searches change all layers of a kind */
+    memoi_rows_aim aim;                       /* set behind memoi_rows_create */
 
     /* The table that was added up last, its sums, the bytes of each tensor on the device and always
      * on the host, and a time of a layer that is none. */
@@ -282,8 +285,8 @@ MEMOI memo_status memoi_rows_take_step(memoi_rows_clock* c, const memo_swap_plan
 MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan_desc* desc,
                                      memo_error* error) {
     const memo_swap_desc* swap = desc->swap;
-    memoi_rows_table* const tables[] = {&p->trial, &p->here,   &p->best,  &p->first,
-                                        &p->plan,  &p->filled, &p->summed};
+    memoi_rows_table* const tables[] = {&p->trial, &p->here, &p->best,
+                                        &p->first, &p->plan, &p->summed};
     memob_arrays* a = &p->arrays;
     int64_t n_cells, n_slices, n_classes;
     memo_status status = memoi_rows_check(desc, error);
@@ -300,7 +303,7 @@ MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan
     p->n_moved = swap->n_places > 1 ? swap->n_layers : (int32_t)memob_max(swap->n_layers - 2, 0);
     p->n_tiles = memob_swap_n_tiles(swap);
     p->random = MEMOI_ROWS_SEED;
-    p->enough_s = HUGE_VAL;
+    p->enough_s = p->clock.enough_s = HUGE_VAL;
 
     n_cells = (int64_t)p->n_layers * swap->n_tensors;
     p->bundles = MEMOB_ARRAY(a, memoi_rows_bundle, swap->n_tensors);
@@ -310,6 +313,11 @@ MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan
     p->rules = MEMOB_ARRAY(a, memoi_rows_rule, n_cells);
     p->all_s = MEMOB_ARRAY(a, double, n_cells);
     p->clock.layers = MEMOB_ARRAY(a, memoi_rows_layer, p->n_layers);
+    p->clock.n_laws = MEMOI_ROWS_LAWS_MAX;
+    while (p->clock.n_laws > MEMOI_ROWS_LAWS_LEAST &&
+           p->clock.n_laws * n_cells > MEMOI_ROWS_LAWS_CELLS)
+        p->clock.n_laws /= 2;
+    p->clock.laws = MEMOB_ARRAY(a, memoi_rows_law, p->clock.n_laws);
     status = memoi_rows_take_step(&p->clock, desc, error);
     if (status) return status;
     p->n_known = MEMOI_ROWS_KNOWN_MAX;

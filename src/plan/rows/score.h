@@ -42,7 +42,8 @@ MEMOI int memoi_rows_need_no_time(memoi_rows_planner* p) {
 }
 
 /* Finds the trial's bytes, and its step with as many layers in host memory as fit: the makespan,
- * and the stall, the part in which nothing is computed.  Returns 1 if there is a step. */
+ * and the stall, the part in which nothing is computed.  Returns 1 if there is a step; 0: it
+ * takes longer than enough, or none fits. */
 MEMOI int memoi_rows_time_trial(memoi_rows_planner* p) {
     memoi_rows_score* score = &p->trial.score;
     memoi_rows_add_up(p);
@@ -51,11 +52,12 @@ MEMOI int memoi_rows_time_trial(memoi_rows_planner* p) {
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
         return 0;
     }
+    p->clock.recompute_s = score->recompute_s;
     score->step_s = memoi_rows_step(&p->clock);
     score->stall_s = p->clock.now.stall_s;
     score->update_s = p->clock.update_s;
     memcpy(score->copied_bytes, p->clock.now.copied_bytes, sizeof score->copied_bytes);
-    return 1;
+    return !p->clock.is_long;
 }
 
 /* Scores the trial.  A search comes to the same tables again and again, above all if they have few
@@ -70,8 +72,13 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
     if (known->times == p->times && !memcmp(cells, p->trial.cells, n_bytes)) {
         p->trial.score = known->score;
         if (memoi_rows_need_no_time(p) || known->is_timed) return;
+        p->trial.score.step_s = HUGE_VAL;
+        if (known->over_s >= p->clock.enough_s) return;
     }
+    p->n_scored++;
+    p->clock.is_long = 0;
     known->is_timed = memoi_rows_time_trial(p);
+    known->over_s = p->clock.is_long ? p->clock.enough_s : 0;
     known->score = p->trial.score;
     known->times = p->times;
     memcpy(cells, p->trial.cells, n_bytes);
@@ -100,6 +107,12 @@ MEMOI void memoi_rows_need_no_longer(memoi_rows_planner* p, const memoi_rows_sco
                                      double other_s) {
     const int is_open = p->best.score.excess_bytes > 0 || other->excess_bytes > 0;
     p->enough_s = is_open ? HUGE_VAL : (1 + 1e-9) * memoi_rows_later(p->best.score.step_s, other_s);
+    p->clock.enough_s = p->enough_s;
+}
+
+/* All trials are timed, however long they take. */
+MEMOI void memoi_rows_need_all(memoi_rows_planner* p) {
+    p->enough_s = p->clock.enough_s = HUGE_VAL;
 }
 
 /* Scores p->trial.  A better trial becomes p->best, and the result is 1. */

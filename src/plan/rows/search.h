@@ -14,12 +14,14 @@
 /* The number of trials, and of cells and states that all trials may visit. */
 #define MEMOI_ROWS_TRIALS_MAX   150000
 #define MEMOI_ROWS_TRIALS_LEAST 1000
-#define MEMOI_ROWS_TRIALS_FEW   64 /* of a short search, if the walks of a step are the work */
 #define MEMOI_ROWS_LOOKS_MAX    24000000
-#define MEMOI_ROWS_ROUNDS       8
-#define MEMOI_ROWS_WALKS        6 /* the first rounds, which change at random */
+#define MEMOI_ROWS_ROUNDS       32   /* of all trials */
+#define MEMOI_ROWS_QUIET        8    /* a search ends with so many rounds that gain nothing */
+#define MEMOI_ROWS_KNOWN_SHARE  4    /* most trials of known tables, over the others */
+#define MEMOI_ROWS_PAIRS        4    /* each round of so many tries pairs */
+#define MEMOI_ROWS_GAIN         1e-5 /* the least share of a step that counts */
 /* How much longer a step is accepted at first: a change of one of few layers makes more. */
-#define MEMOI_ROWS_HEAT       0.001
+#define MEMOI_ROWS_HEAT       0.0001
 #define MEMOI_ROWS_HEAT_LAYER 0.04 /* over the number of layers */
 
 /* In [0, n) */
@@ -187,15 +189,15 @@ MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
 }
 
 /* Tries a change of p->here, and takes it if it is better, or longer by a share of at most `heat`.
- * Returns how many trials it took beyond one. */
-MEMOI int memoi_rows_try_change(memoi_rows_planner* p, double heat) {
+ */
+MEMOI void memoi_rows_try_change(memoi_rows_planner* p, double heat) {
     const memoi_rows_score *here = &p->here.score, *trial = &p->trial.score;
     int is_changed = 0;
     int64_t k;
     memoi_rows_need_no_longer(p, here, here->step_s * (1 + heat));
     memoi_rows_copy(p, &p->here, &p->trial);
     p->n_changed = 0;
-    for (k = memoi_rows_random(p, 4); k > 0; k--) is_changed |= memoi_rows_change(p);
+    for (k = 1 + memoi_rows_random(p, 3); k > 0; k--) is_changed |= memoi_rows_change(p);
     if (is_changed) (void)memoi_rows_try(p);
 
     /* Another bundle takes the room that is left, or makes the room that lacks. */
@@ -205,7 +207,6 @@ MEMOI int memoi_rows_try_change(memoi_rows_planner* p, double heat) {
     if (memoi_rows_is_better(trial, here) ||
         (trial->excess_bytes <= 0 && trial->step_s <= here->step_s * (1 + heat)))
         memoi_rows_copy(p, &p->trial, &p->here);
-    return k > 0 && is_changed;
 }
 
 /* What a cell of the best table may become: kept, swapped, recomputed, a tile less or more. */
@@ -246,74 +247,70 @@ MEMOI int memoi_rows_try_pair(memoi_rows_planner* p, int64_t* n_seen) {
     return *n_seen / n <= n / 2;
 }
 
-/* Changes what tables may take; what is known of tables does not count then. */
+/* Changes what tables may take.  What is known of them counts on, unless host memory is the number
+ * of places in front of a file. */
 MEMOI void memoi_rows_set_desc(memoi_rows_planner* p, const memo_swap_plan_desc* desc) {
-    p->desc = desc;
-    memoi_rows_time_kinds(p);
+    const int64_t places_bytes = p->desc->spill_bytes ? p->desc->host_bytes : 0;
+    if (places_bytes != (desc->spill_bytes ? desc->host_bytes : 0)) p->times++;
+    p->desc = p->clock.desc = desc;
 }
 
-/* A round, which ends early if p->best is good enough, or the best of all. */
-MEMOI void memoi_rows_walk(memoi_rows_planner* p, int round, double heat, int64_t n_trials,
-                           int64_t* n_seen) {
+/* A round of pairs, or of random changes.  It ends early if p->best is good enough, or the best of
+ * all. */
+MEMOI void memoi_rows_walk(memoi_rows_planner* p, int64_t* n_seen, double heat, int64_t n_trials) {
     const memoi_rows_score* best = &p->best.score;
-    for (int64_t i = 0; i < n_trials; i++) {
-        const double left = 1 - (double)i / (double)n_trials;
-        if (p->aim.effort && best->excess_bytes <= 0) return;
+    const int64_t n_scored = p->n_scored;
+    for (int64_t i = 0; i < MEMOI_ROWS_KNOWN_SHARE * n_trials; i++) {
+        const int64_t n_tried = memob_max(p->n_scored - n_scored, i / MEMOI_ROWS_KNOWN_SHARE);
+        const double left = 1 - (double)n_tried / (double)n_trials;
+        if (n_tried >= n_trials || (p->aim.effort && best->excess_bytes <= 0)) return;
         if (best->excess_bytes + best->stall_s + best->recompute_s + best->swapped_bytes +
                 best->lifted_bytes <=
             0)
             return;
-        if (p->is_uniform || round < MEMOI_ROWS_WALKS)
-            i += memoi_rows_try_change(p, heat * left * left);
+        if (!n_seen)
+            memoi_rows_try_change(p, heat * left * left);
         else if (!memoi_rows_try_pair(p, n_seen))
             return;
     }
 }
 
-/* Betters p->best in rounds.  The first begins with p->plan, the next two with p->filled, because
- * one may end where another does not; the others with the best so far.  In rounds 1 and 2 of a
- * whole search tables may take 1/16 and 1/8 less host memory than the best, for the same reason.
+/* 1: a round has made p->best nearer to what fits, or shorter. */
+MEMOI int memoi_rows_gains(const memoi_rows_planner* p, double excess_bytes, double step_s) {
+    const memoi_rows_score* best = &p->best.score;
+    if (best->excess_bytes > 0) return best->excess_bytes < excess_bytes;
+    return excess_bytes > 0 || best->step_s < step_s * (1 - MEMOI_ROWS_GAIN);
+}
+
+/* Betters p->best in rounds, which begin with it, until several in turn gain nothing.
  *
  * Longer steps are accepted too, less and less in a round, and much longer ones in some rounds: a
  * table of few layers is far from others that are as good.  Tables that do not fit are accepted
- * only on the way from one that fits less.  While nothing fits, a round that comes no nearer is the
- * last.  The last rounds try pairs in turn.  n_parts: takes so small a part of the time. */
+ * only on the way from one that fits less.  Some rounds try pairs in turn.  n_parts: takes at most
+ * so small a part of the time. */
 MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
-    static const double hotter[] = {1, 3, 9}; /* in rounds by turns */
-    const memoi_rows_score* best = &p->best.score;
-    const memo_swap_plan_desc* wide = p->desc;
+    static const double hotter[] = {0.03, 0.3, 3}; /* in rounds by turns */
     const memob_states* states = p->clock.states;
-    memo_swap_plan_desc narrow = *wide;
     const int64_t n_states = states ? (int64_t)states->n_layers * states->n_states : 0;
     const int64_t n_cells = (int64_t)p->clock.order.n_visits / 2 * p->desc->swap->n_tensors +
                             6 * n_states; /* three passes of two steps */
-    const int64_t n_looks = MEMOI_ROWS_LOOKS_MAX / n_cells;
-    const int64_t few =
-        memob_max(memob_min(n_looks, MEMOI_ROWS_TRIALS_LEAST / 4), MEMOI_ROWS_TRIALS_FEW);
-    int64_t n_trials = memob_max(n_looks, MEMOI_ROWS_TRIALS_LEAST);
-    const int is_whole = n_parts == 1 && p->aim.effort == MEMOI_ROWS_EFFORT_WHOLE;
+    const int64_t n_looks = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST);
+    const int64_t n_trials =
+        memob_min(n_looks, MEMOI_ROWS_TRIALS_MAX) / MEMOI_ROWS_ROUNDS / n_parts + 2;
     int64_t n_seen = 0;
-    n_trials = memob_min(n_trials, MEMOI_ROWS_TRIALS_MAX) / n_parts;
-    n_trials = memob_max(n_trials, few) / MEMOI_ROWS_ROUNDS + 1;
 
-    for (int round = 0; round < MEMOI_ROWS_ROUNDS && p->n_bundles; round++) {
-        const double excess_bytes = best->excess_bytes;
-        const memoi_rows_table* later = round > 2 ? &p->best : &p->filled;
+    for (int round = 0, n_quiet = 0;
+         round < MEMOI_ROWS_ROUNDS && n_quiet < MEMOI_ROWS_QUIET && p->n_bundles; round++) {
+        const double excess_bytes = p->best.score.excess_bytes, step_s = p->best.score.step_s;
         const double heat = memoi_rows_later(
             MEMOI_ROWS_HEAT, hotter[round % 3] * MEMOI_ROWS_HEAT_LAYER / p->n_layers);
-        memoi_rows_copy(p, round ? later : &p->plan, &p->trial);
-        narrow.host_bytes = excess_bytes > 0 ? 0 : best->sizes.host_bytes / 16 * (16 - round);
-        if (is_whole && memob_is_within(round, 1, 2) && narrow.host_bytes) {
-            memoi_rows_set_desc(p, &narrow);
-            memoi_rows_score_trial(p);
-        }
-        memoi_rows_copy(p, &p->trial, &p->here);
-        memoi_rows_walk(p, round, heat, n_trials, &n_seen);
-        if (p->desc != wide) memoi_rows_set_desc(p, wide);
-        if (round && best->excess_bytes > 0 && best->excess_bytes >= excess_bytes)
-            break; /* nothing fits, and nothing comes nearer */
+        const int is_of_pairs = !p->is_uniform && round % MEMOI_ROWS_PAIRS == MEMOI_ROWS_PAIRS - 1;
+        memoi_rows_copy(p, &p->best, &p->trial);
+        memoi_rows_copy(p, &p->best, &p->here);
+        memoi_rows_walk(p, is_of_pairs ? &n_seen : NULL, heat, n_trials);
+        n_quiet = memoi_rows_gains(p, excess_bytes, step_s) ? 0 : n_quiet + 1;
     }
-    p->enough_s = HUGE_VAL;
+    memoi_rows_need_all(p);
 }
 
 /* The trial becomes the table of an alpha. */
@@ -334,7 +331,7 @@ MEMOI int64_t memoi_rows_try_alphas(memoi_rows_planner* p) {
             memoi_rows_set_alpha(p, memob_min(k, high));
             memoi_rows_need_no_longer(p, &p->best.score, 0);
             if (memoi_rows_try(p)) best = memob_min(k, high);
-            p->enough_s = HUGE_VAL;
+            memoi_rows_need_all(p);
         }
         if (step == 1) return best;
         low = memob_max(best - step, 0);
@@ -342,26 +339,26 @@ MEMOI int64_t memoi_rows_try_alphas(memoi_rows_planner* p) {
     }
 }
 
-/* p->filled: from the trial on, bundles are swapped or kept instead of recomputed, those of most
+/* p->here: from the trial on, bundles are swapped or kept instead of recomputed, those of most
  * worth first: in all layers; if that is not better, in half as many, and so on. */
 MEMOI void memoi_rows_fill_by_worth(memoi_rows_planner* p) {
     memoi_rows_pick pick;
     memset(&pick, 0, sizeof pick);
-    memoi_rows_copy(p, &p->trial, &p->filled);
+    memoi_rows_copy(p, &p->trial, &p->here);
     for (int32_t i = 0; i < 2 * p->n_bundles; i++) {
         pick.next = i % 2 ? MEMO_ROWS_KEPT : p->n_tiles;
         pick.b = p->by_worth[i / 2];
         for (int64_t count = p->n_layers; count > 0;) {
-            memoi_rows_copy(p, &p->filled, &p->trial);
+            memoi_rows_copy(p, &p->here, &p->trial);
             for (int32_t layer = pick.n_layers = 0; layer < p->n_layers; layer++) {
                 const int64_t cell = p->trial.cells[(int64_t)pick.b * p->n_layers + layer];
                 if (cell >= 0 && cell < p->n_tiles) p->picked[pick.n_layers++] = layer;
             }
-            memoi_rows_need_no_longer(p, &p->filled.score, p->filled.score.step_s);
+            memoi_rows_need_no_longer(p, &p->here.score, p->here.score.step_s);
             if (memoi_rows_convert(p, &pick, count)) (void)memoi_rows_try(p);
-            p->enough_s = HUGE_VAL;
-            if (memoi_rows_is_better(&p->trial.score, &p->filled.score))
-                memoi_rows_copy(p, &p->trial, &p->filled);
+            memoi_rows_need_all(p);
+            if (memoi_rows_is_better(&p->trial.score, &p->here.score))
+                memoi_rows_copy(p, &p->trial, &p->here);
             else
                 count /= 2;
         }
@@ -400,7 +397,6 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
         (void)memoi_rows_try(p);
     }
     if (memoi_rows_is_hopeless(p) || (p->aim.effort && p->best.score.excess_bytes <= 0)) return;
-    memoi_rows_copy(p, &p->best, &p->plan);
     memoi_rows_fill_by_worth(p);
     memoi_rows_search(p, n_parts);
 }

@@ -1,4 +1,5 @@
 #pragma once
+#include "memo/poison.h"
 #include "memo/states.h"
 #include "memo/swap_items.h"
 #include "plan/rows/rows.h"
@@ -90,8 +91,11 @@ typedef struct memoi_rows_layer {
     double compute_s[2];
 } memoi_rows_layer;
 
-/* A law, and what it depends on: tables that differ in bytes and in times alone have the same. */
-#define MEMOI_ROWS_LAWS 4
+/* A law, and what it depends on: tables that differ in bytes and in times alone have the same.
+ * Each has one place, as tables that are known; the fewer places, the more cells have tables. */
+#define MEMOI_ROWS_LAWS_MAX   256 /* powers of 2 */
+#define MEMOI_ROWS_LAWS_LEAST 8
+#define MEMOI_ROWS_LAWS_CELLS (1 << 15) /* of all */
 typedef struct memoi_rows_law {
     memob_law law;
     int32_t n_items, input; /* of its items; n_items 0: there is no law */
@@ -105,11 +109,11 @@ typedef struct memoi_rows_clock {
     memob_rates rates;
     memob_swap_placement order; /* of each table: sums, turns, sizes; no places */
     memoi_rows_layer* layers;
-    double least_s;                       /* computation of a step, without what rows recompute */
-    memob_swap_items items;               /* of the table, */
-    memob_step_rows rows;                 /* and their law, which is one of */
-    memoi_rows_law laws[MEMOI_ROWS_LAWS]; /* the latest */
-    int64_t n_laws;
+    double least_s;         /* computation of a step, without what rows recompute */
+    memob_swap_items items; /* of the table, */
+    memob_step_rows rows;   /* and their law, which is one of */
+    memoi_rows_law* laws;   /* these */
+    int32_t n_laws;
     memob_arrays work; /* for a law */
     int64_t n_cells_most;
 
@@ -119,6 +123,12 @@ typedef struct memoi_rows_clock {
     memob_sink sink;            /* without states */
     memob_step *step, own_step; /* of the states; without: own_step */
     double update_s;            /* of the update after the micro-batches */
+
+    /* A walk ends where its step takes longer than enough_s, whatever comes behind: less is left
+     * for waits, updates and slower computation. */
+    double enough_s, recompute_s; /* of a step; infinite: none ends */
+    double begin_s, computed_s, left_s;
+    int is_long; /* it has ended so */
 } memoi_rows_clock;
 
 /* The trainer's part: an update takes its time. */
@@ -133,7 +143,7 @@ MEMOI memo_status memoi_rows_update(void* clock, int32_t layer) {
 
 MEMOI void memoi_rows_free_law(memoi_rows_clock* c) {
     memob_swap_items_free(&c->items);
-    for (int32_t k = 0; k < MEMOI_ROWS_LAWS; k++) {
+    for (int32_t k = 0; k < c->n_laws && c->laws; k++) {
         memob_law_free(&c->laws[k].law);
         MEMO_FREE(c->laws[k].uses_of);
     }
@@ -146,9 +156,9 @@ MEMOI int memoi_rows_has_law(const memoi_rows_law* known, const memob_swap_items
            !memcmp(known->uses_of, it->uses_of, (size_t)it->n_items);
 }
 
-/* Makes the law of the items in place of the oldest known. */
-MEMOI memo_status memoi_rows_make_law(memoi_rows_clock* c, memo_error* error) {
-    memoi_rows_law* made = &c->laws[c->n_laws++ % MEMOI_ROWS_LAWS];
+/* Makes the law of the items in its place. */
+MEMOI memo_status memoi_rows_make_law(memoi_rows_clock* c, memoi_rows_law* made,
+                                      memo_error* error) {
     memob_sink_law* of = &c->rows.of;
     memo_status status;
     made->n_items = 0; /* if it fails, none */
@@ -170,17 +180,18 @@ MEMOI memo_status memoi_rows_make_law(memoi_rows_clock* c, memo_error* error) {
 
 /* Finds the law of the table whose sums were added up. */
 MEMOI memo_status memoi_rows_find_law(memoi_rows_clock* c, memo_error* error) {
-    memo_status status = memob_swap_items_make(c->desc->swap, &c->order, &c->items, error);
-    const memob_law** law = &c->rows.of.law;
-    *law = NULL;
-    for (int32_t k = 0; k < MEMOI_ROWS_LAWS && !status && !*law; k++)
-        if (memoi_rows_has_law(&c->laws[k], &c->items)) *law = &c->laws[k].law;
+    const memo_status status = memob_swap_items_make(c->desc->swap, &c->order, &c->items, error);
+    memoi_rows_law* known;
+    if (status) return status;
+    known = &c->laws[memob_digest(c->items.uses_of, c->items.n_items) & (uint64_t)(c->n_laws - 1)];
     c->rows.moves = memob_swap_moves(&c->items);
-    return status || *law ? status : memoi_rows_make_law(c, error);
+    c->rows.of.law = &known->law;
+    return memoi_rows_has_law(known, &c->items) ? status : memoi_rows_make_law(c, known, error);
 }
 
 MEMOI void memoi_rows_between(memoi_rows_clock* c) {
     memob_clock_compute(&c->now, c->desc->profile->between_s);
+    c->computed_s += c->desc->profile->between_s;
 }
 
 /* What the trainer computes in a visit. */
@@ -191,10 +202,13 @@ MEMOI memo_status memoi_rows_compute(void* clock, const memob_visit* visit, int 
         memoi_rows_between(c);
     if (is_begun && visit->row >= 0) {
         const int32_t layer = c->order.visits[visit->row].layer;
-        memob_clock_compute(&c->now, (is_backward ? c->order.sums[layer].recompute_s : 0) +
-                                         c->layers[layer].compute_s[is_backward]);
+        const double span_s = (is_backward ? c->order.sums[layer].recompute_s : 0) +
+                              c->layers[layer].compute_s[is_backward];
+        memob_clock_compute(&c->now, span_s);
+        c->computed_s += span_s;
     }
-    return MEMO_STATUS_OK;
+    c->is_long = c->now.time_s[0] - c->begin_s - c->computed_s > c->left_s;
+    return c->is_long ? MEMO_STATUS_INFEASIBLE : MEMO_STATUS_OK;
 }
 
 /* The most micro-batches of a step that are walked. */
@@ -225,16 +239,29 @@ MEMOI int memoi_rows_walk_batch(memoi_rows_clock* c, int is_last, memoi_rows_pac
            memoi_rows_are_near(pace->late_s, before.late_s);
 }
 
+MEMOI int32_t memob_rows_n_batches(const memo_swap_plan_desc* desc) {
+    return desc->micro_batches > 0 ? desc->micro_batches : 1;
+}
+
+/* From now on a walk of n micro-batches ends where it takes longer than enough_s. */
+MEMOI void memoi_rows_limit(memoi_rows_clock* c, double enough_s, int32_t n) {
+    const double span_s = (c->least_s / memob_rows_n_batches(c->desc) + c->recompute_s) * n;
+    c->is_long = 0;
+    c->left_s = (1 + 1e-9) * enough_s - span_s + 1e-9 * span_s;
+}
+
 /* Micro-batches and the update of a step.  Sets stall_s and update_s.  Of those in the middle,
  * which do the same, walks as many as it takes until they are steady; the others take as long as
- * the steady one. */
+ * the steady one.  Infinite: the walk has ended early. */
 MEMOI double memoi_rows_batches(memoi_rows_clock* c, int32_t n) {
     const double begin_s = c->now.time_s[0];
     memoi_rows_pace pace;
     double more_s = 0, end_s;
     memset(&pace, 0, sizeof pace);
     c->now.stall_s = c->now.copied_bytes[0] = c->now.copied_bytes[1] = 0;
-    for (int32_t k = 0; k < n - 1; k++) {
+    c->begin_s = begin_s;
+    c->computed_s = 0;
+    for (int32_t k = 0; k < n - 1 && !c->is_long; k++) {
         const int is_steady = memoi_rows_walk_batch(c, 0, &pace);
         const int32_t n_alike = n - 3 - k; /* rounds 2 to n - 3 are */
         if (n_alike <= 0 || k < 3 || (!is_steady && k < MEMOI_ROWS_WALKED)) continue;
@@ -245,7 +272,8 @@ MEMOI double memoi_rows_batches(memoi_rows_clock* c, int32_t n) {
         k += n_alike;
         c->states->round += n_alike;
     }
-    (void)memoi_rows_walk_batch(c, 1, &pace);
+    if (!c->is_long) (void)memoi_rows_walk_batch(c, 1, &pace);
+    if (c->is_long) return HUGE_VAL;
 
     /* Waits of the update are its own. */
     end_s = c->now.time_s[0];
@@ -254,10 +282,6 @@ MEMOI double memoi_rows_batches(memoi_rows_clock* c, int32_t n) {
     c->update_s = c->now.time_s[0] - end_s;
     c->now.stall_s = pace.stall_s;
     return c->now.time_s[0] - begin_s + more_s;
-}
-
-MEMOI int32_t memob_rows_n_batches(const memo_swap_plan_desc* desc) {
-    return desc->micro_batches > 0 ? desc->micro_batches : 1;
 }
 
 /* The computation of a step, but for recomputed rows and the update: on a clock where nothing
@@ -296,7 +320,9 @@ MEMOI double memoi_rows_steady(memoi_rows_clock* c, int32_t n) {
     memoi_rows_left(&c->now, left_s);
     for (int32_t k = 0; k < MEMOI_ROWS_STEPS && !is_steady; k++) {
         memcpy(before_s, left_s, sizeof before_s);
+        memoi_rows_limit(c, k >= least ? c->enough_s : HUGE_VAL, n);
         step_s = memoi_rows_batches(c, n);
+        if (c->is_long) break;
         memoi_rows_left(&c->now, left_s);
         is_steady = k >= least;
         for (int32_t s = 0; s < MEMOB_N_STREAMS; s++)
@@ -306,7 +332,8 @@ MEMOI double memoi_rows_steady(memoi_rows_clock* c, int32_t n) {
 }
 
 /* Seconds of a step: n micro-batches and the update, as everything that plans and predicts counts
- * them.  Without states every micro-batch takes the same time. */
+ * them; infinite if it takes longer than enough_s.  Without states every micro-batch takes the same
+ * time. */
 MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     const memob_sink_law* of = &c->rows.of;
     const int32_t n = memob_rows_n_batches(c->desc);
@@ -320,7 +347,12 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     memob_sink_forget(of);
 
     if (!c->states) {
+        memoi_rows_limit(c, c->enough_s / n, 1);
         batch_s = memoi_rows_batches(c, 1);
+        if (c->is_long) {
+            memob_step_abandon(c->step);
+            memoi_step_reset(c->step);
+        }
         c->now.stall_s *= n;
         for (int way = 0; way < 2; way++) c->now.copied_bytes[way] *= n;
         return n * batch_s;

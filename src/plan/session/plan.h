@@ -86,6 +86,7 @@ MEMOI double memoi_planner_rank(const memoi_planner* p, const memoi_choices* f,
         return HUGE_VAL;
     memoi_stage_cost(p, &costs);
     costs.aim.start = f->rows;
+    costs.aim.other_s = f->best_s < HUGE_VAL ? f->best_s : 0;
     if (p->limit_bytes) costs.desc.device_bytes = left_bytes;
     if (plans_rows) costs.swap.rows = NULL;
     memoi_keep(s, memoi_rows_rank(&costs.desc, &costs.aim, f->found, &step_s, &s->call_error));
@@ -262,19 +263,30 @@ MEMOI void memoi_planner_plan_rank(memoi_planner* p, memoi_choices* f) {
     memoi_planner_judge(p, f, f->best);
 }
 
+/* What the states of a choice take of the device. */
+MEMOI int64_t memoi_planner_states_bytes(const memoi_planner* p, const memoi_choice* c) {
+    memoi_planner_take(p, c);
+    return p->session->states_sizes.device_bytes;
+}
+
 /* Plans the best choice from its rows.  Unless that leaves the step as it was ranked, the most
  * states with the same step, or a few more, may leave room for other rows. */
 MEMOI void memoi_planner_plan_best(memoi_planner* p, memoi_choices* f) {
     memoi_choice c = f->best;
+    int64_t least_bytes = memoi_planner_states_bytes(p, &c);
     p->start = f->rows;
     memoi_planner_plan(p, f, c);
-    c.n_streamed = f->most;
-    if (f->most > f->best.n_streamed && !(fabs(f->planned_s - f->best_s) <= 1e-9 * f->best_s))
-        memoi_planner_plan(p, f, c);
-    for (int64_t more = 1; more <= 4 && f->most + more <= f->n_all && !c.is_on_host &&
-                           f->planned_s > f->best_s * (1 + MEMOI_CHOICE_GAIN);
-         more *= 2) {
+    for (int64_t more = 0; more <= 4 && f->most + more <= f->n_all && !c.is_on_host;
+         more += more ? more : 1) {
+        const double same_s = (more ? MEMOI_CHOICE_GAIN : 1e-9) * f->best_s;
+        int64_t n_bytes;
+        if (more ? f->planned_s <= f->best_s + same_s : fabs(f->planned_s - f->best_s) <= same_s)
+            continue;
         c.n_streamed = f->most + more;
+        n_bytes = memoi_planner_states_bytes(p, &c);
+        f->is_current = 0;
+        if (n_bytes >= least_bytes) continue;
+        least_bytes = n_bytes;
         memoi_planner_plan(p, f, c);
     }
     p->start = NULL;
