@@ -9248,7 +9248,7 @@ MEMOI memo_status memob_step_settle(memob_step* step, memo_error* error) {
 }
 
 /* All that was enqueued is over, and nothing lies on the device. */
-MEMOI void memoi_step_reset(memob_step* step) {
+MEMOI void memob_step_reset(memob_step* step) {
     memoi_step_park(step);
     memoi_step_clear(step);
     for (int32_t k = 0; k < step->n_laws; k++) {
@@ -12846,7 +12846,7 @@ MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) 
 MEMOI void memob_states_reset(memob_states* states) {
     states->n_unseen = states->n_pending = 0;
     (void)memob_states_abandon(states, NULL);
-    for (memob_step* step = states->steps; step; step = step->next) memoi_step_reset(step);
+    for (memob_step* step = states->steps; step; step = step->next) memob_step_reset(step);
 }
 
 /* --- without a trainer --- */

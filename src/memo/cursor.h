@@ -300,7 +300,7 @@ MEMOI memo_status memob_step_settle(memob_step* step, memo_error* error) {
 }
 
 /* All that was enqueued is over, and nothing lies on the device. */
-MEMOI void memoi_step_reset(memob_step* step) {
+MEMOI void memob_step_reset(memob_step* step) {
     memoi_step_park(step);
     memoi_step_clear(step);
     for (int32_t k = 0; k < step->n_laws; k++) {

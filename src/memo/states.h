@@ -519,7 +519,7 @@ MEMOI memo_status memob_states_abandon(memob_states* states, memo_error* error) 
 MEMOI void memob_states_reset(memob_states* states) {
     states->n_unseen = states->n_pending = 0;
     (void)memob_states_abandon(states, NULL);
-    for (memob_step* step = states->steps; step; step = step->next) memoi_step_reset(step);
+    for (memob_step* step = states->steps; step; step = step->next) memob_step_reset(step);
 }
 
 /* --- without a trainer --- */

@@ -51,7 +51,7 @@ on_the_fake_and_strictly() { # SEEDS NAME FLAGS...
 # Tests of sessions, with memo_cuda.cuh in the place of the host device (tests/cuda/instead.cpp).  Each night runs all of them.
 sessions_on_strict_streams() {
     set -- test_budgets test_states
-    make -f .ci/checks.mk --no-print-directory -s VARIANT=strict $(printf 'build/strict/tests/%s ' "$@") &&
+    make -f .ci/checks.mk --no-print-directory -s VARIANT=strict TESTS="$*" $(printf 'build/strict/tests/%s ' "$@") &&
         strictly 3 build/strict/tests/test_budgets two_sessions && strictly 1 build/strict/tests/test_states made_states
 }
 

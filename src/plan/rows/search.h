@@ -261,9 +261,9 @@ MEMOI void memoi_rows_walk(memoi_rows_planner* p, int64_t* n_seen, double heat, 
     const memoi_rows_score* best = &p->best.score;
     const int64_t n_scored = p->n_scored;
     for (int64_t i = 0; i < MEMOI_ROWS_KNOWN_SHARE * n_trials; i++) {
-        const int64_t n_tried = memob_max(p->n_scored - n_scored, i / MEMOI_ROWS_KNOWN_SHARE);
-        const double left = 1 - (double)n_tried / (double)n_trials;
-        if (n_tried >= n_trials || (p->aim.effort && best->excess_bytes <= 0)) return;
+        const int64_t n_looked = memob_max(p->n_scored - n_scored, i / MEMOI_ROWS_KNOWN_SHARE);
+        const double left = 1 - (double)n_looked / (double)n_trials;
+        if (n_looked >= n_trials || (p->aim.effort && best->excess_bytes <= 0)) return;
         if (best->excess_bytes + best->stall_s + best->recompute_s + best->swapped_bytes +
                 best->lifted_bytes <=
             0)
@@ -286,17 +286,21 @@ MEMOI int memoi_rows_gains(const memoi_rows_planner* p, double excess_bytes, dou
  *
  * Longer steps are accepted too, less and less in a round, and much longer ones in some rounds: a
  * table of few layers is far from others that are as good.  Tables that do not fit are accepted
- * only on the way from one that fits less.  Some rounds try pairs in turn.  n_parts: takes at most
- * so small a part of the time. */
+ * only on the way from one that fits less.  Some rounds try pairs in turn.  In some rounds of a
+ * whole search tables may take 1/16 or 1/8 less host memory than the best: a limit that is near
+ * leads elsewhere.  n_parts: takes at most so small a part of the time. */
 MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     static const double hotter[] = {0.03, 0.3, 3}; /* in rounds by turns */
+    const memo_swap_plan_desc* wide = p->desc;
     const memob_states* states = p->clock.states;
+    memo_swap_plan_desc narrow = *wide;
     const int64_t n_states = states ? (int64_t)states->n_layers * states->n_states : 0;
     const int64_t n_cells = (int64_t)p->clock.order.n_visits / 2 * p->desc->swap->n_tensors +
                             6 * n_states; /* three passes of two steps */
     const int64_t n_looks = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST);
     const int64_t n_trials =
         memob_min(n_looks, MEMOI_ROWS_TRIALS_MAX) / MEMOI_ROWS_ROUNDS / n_parts + 2;
+    const int is_whole = n_parts == 1 && p->aim.effort == MEMOI_ROWS_EFFORT_WHOLE;
     int64_t n_seen = 0;
 
     for (int round = 0, n_quiet = 0;
@@ -306,8 +310,16 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
             MEMOI_ROWS_HEAT, hotter[round % 3] * MEMOI_ROWS_HEAT_LAYER / p->n_layers);
         const int is_of_pairs = !p->is_uniform && round % MEMOI_ROWS_PAIRS == MEMOI_ROWS_PAIRS - 1;
         memoi_rows_copy(p, &p->best, &p->trial);
-        memoi_rows_copy(p, &p->best, &p->here);
+        narrow.host_bytes =
+            p->best.score.sizes.host_bytes / 16 * (15 - round / MEMOI_ROWS_PAIRS % 2);
+        if (is_whole && round % MEMOI_ROWS_PAIRS == 1 && excess_bytes <= 0 && narrow.host_bytes) {
+            memoi_rows_set_desc(p, &narrow);
+            p->clock.enough_s = HUGE_VAL;
+            memoi_rows_score_trial(p);
+        }
+        memoi_rows_copy(p, &p->trial, &p->here);
         memoi_rows_walk(p, is_of_pairs ? &n_seen : NULL, heat, n_trials);
+        if (p->desc != wide) memoi_rows_set_desc(p, wide);
         n_quiet = memoi_rows_gains(p, excess_bytes, step_s) ? 0 : n_quiet + 1;
     }
     memoi_rows_need_all(p);

@@ -351,7 +351,7 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
         batch_s = memoi_rows_batches(c, 1);
         if (c->is_long) {
             memob_step_abandon(c->step);
-            memoi_step_reset(c->step);
+            memob_step_reset(c->step);
         }
         c->now.stall_s *= n;
         for (int way = 0; way < 2; way++) c->now.copied_bytes[way] *= n;
