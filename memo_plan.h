@@ -5868,6 +5868,7 @@ typedef struct memoi_rows_planner {
     int32_t* picked;         /* the layers that a change may concern, in order */
     int32_t* changed;        /* those that the last change concerned, in order */
     int32_t n_changed;
+    int lacks_memory; /* for the law of a trial: the search has failed */
     int64_t n_scored; /* trials that were not known */
     double enough_s;  /* trials whose computation alone takes longer are not timed */
     memoi_rows_table trial, here, best, plan; /* plan: whose limit is named */
@@ -6286,6 +6287,7 @@ MEMOI int memoi_rows_time_trial(memoi_rows_planner* p) {
     memoi_rows_add_up(p);
     if (memoi_rows_need_no_time(p)) return 0;
     if (memoi_rows_find_law(&p->clock, NULL)) {
+        p->lacks_memory = 1;
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
         return 0;
     }
@@ -7063,6 +7065,14 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
     return MEMO_STATUS_OK;
 }
 
+/* Destroys a planner.  A search that lacked memory has failed: other ranks may have found other
+ * tables. */
+MEMOI memo_status memoi_rows_end(memoi_rows_planner* p, memo_status status, memo_error* error) {
+    if (p->lacks_memory) status = memob_no_memory(error, "the times of a step");
+    memoi_rows_destroy(p);
+    return status;
+}
+
 /* A step in which all rows stay on the device, whatever that takes.  No other is shorter, but for
  * the thousandth by which a steady step may be off. */
 MEMOI double memoi_rows_bound(memoi_rows_planner* p) {
@@ -7093,8 +7103,7 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, const memoi_r
     if (aim->other_s > 0) least_s = memoi_rows_bound(&p);
     if (least_s > aim->other_s) {
         *step_s = least_s;
-        memoi_rows_destroy(&p);
-        return status;
+        return memoi_rows_end(&p, status, error);
     }
     if (desc->swap->rows)
         memoi_rows_try_given(&p, desc->swap->rows);
@@ -7106,8 +7115,7 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, const memoi_r
         if (found) memoi_rows_fill(&p, p.best.cells, found);
     }
     if (score->excess_bytes <= 0) *step_s = score->step_s;
-    memoi_rows_destroy(&p);
-    return status;
+    return memoi_rows_end(&p, status, error);
 }
 
 /* Names the limit of a plan that this planner has found, or another: the text is the same. */
@@ -7132,8 +7140,7 @@ MEMOI memo_status memoi_rows_name(const memo_swap_plan_desc* desc, const memoi_r
     p.aim = *aim;
     p.aim.effort = MEMOI_ROWS_EFFORT_WHOLE;
     memoi_rows_name_found(&p, plan);
-    memoi_rows_destroy(&p);
-    return status;
+    return memoi_rows_end(&p, status, error);
 }
 
 /* A plan for rows that are given always has its limit's name. */
@@ -7158,7 +7165,7 @@ MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, const me
         status = memoi_rows_plan(&p, *plan, error);
         if (!status && aim->is_named) memoi_rows_name_found(&p, *plan);
     }
-    memoi_rows_destroy(&p);
+    status = memoi_rows_end(&p, status, error);
     if (status) {
         memo_swap_plan_destroy(*plan);
         *plan = NULL;

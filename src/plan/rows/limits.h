@@ -279,6 +279,14 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
     return MEMO_STATUS_OK;
 }
 
+/* Destroys a planner.  A search that lacked memory has failed: other ranks may have found other
+ * tables. */
+MEMOI memo_status memoi_rows_end(memoi_rows_planner* p, memo_status status, memo_error* error) {
+    if (p->lacks_memory) status = memob_no_memory(error, "the times of a step");
+    memoi_rows_destroy(p);
+    return status;
+}
+
 /* A step in which all rows stay on the device, whatever that takes.  No other is shorter, but for
  * the thousandth by which a steady step may be off. */
 MEMOI double memoi_rows_bound(memoi_rows_planner* p) {
@@ -309,8 +317,7 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, const memoi_r
     if (aim->other_s > 0) least_s = memoi_rows_bound(&p);
     if (least_s > aim->other_s) {
         *step_s = least_s;
-        memoi_rows_destroy(&p);
-        return status;
+        return memoi_rows_end(&p, status, error);
     }
     if (desc->swap->rows)
         memoi_rows_try_given(&p, desc->swap->rows);
@@ -322,8 +329,7 @@ MEMOI memo_status memoi_rows_rank(const memo_swap_plan_desc* desc, const memoi_r
         if (found) memoi_rows_fill(&p, p.best.cells, found);
     }
     if (score->excess_bytes <= 0) *step_s = score->step_s;
-    memoi_rows_destroy(&p);
-    return status;
+    return memoi_rows_end(&p, status, error);
 }
 
 /* Names the limit of a plan that this planner has found, or another: the text is the same. */
@@ -348,8 +354,7 @@ MEMOI memo_status memoi_rows_name(const memo_swap_plan_desc* desc, const memoi_r
     p.aim = *aim;
     p.aim.effort = MEMOI_ROWS_EFFORT_WHOLE;
     memoi_rows_name_found(&p, plan);
-    memoi_rows_destroy(&p);
-    return status;
+    return memoi_rows_end(&p, status, error);
 }
 
 /* A plan for rows that are given always has its limit's name. */
@@ -374,7 +379,7 @@ MEMOI memo_status memoi_rows_make_plan(const memo_swap_plan_desc* desc, const me
         status = memoi_rows_plan(&p, *plan, error);
         if (!status && aim->is_named) memoi_rows_name_found(&p, *plan);
     }
-    memoi_rows_destroy(&p);
+    status = memoi_rows_end(&p, status, error);
     if (status) {
         memo_swap_plan_destroy(*plan);
         *plan = NULL;

@@ -95,6 +95,7 @@ typedef struct memoi_rows_planner {
     int32_t* picked;         /* the layers that a change may concern, in order */
     int32_t* changed;        /* those that the last change concerned, in order */
     int32_t n_changed;
+    int lacks_memory; /* for the law of a trial: the search has failed */
     int64_t n_scored; /* trials that were not known */
     double enough_s;  /* trials whose computation alone takes longer are not timed */
     memoi_rows_table trial, here, best, plan; /* plan: whose limit is named */

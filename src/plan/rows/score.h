@@ -49,6 +49,7 @@ MEMOI int memoi_rows_time_trial(memoi_rows_planner* p) {
     memoi_rows_add_up(p);
     if (memoi_rows_need_no_time(p)) return 0;
     if (memoi_rows_find_law(&p->clock, NULL)) {
+        p->lacks_memory = 1;
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
         return 0;
     }
