@@ -5868,9 +5868,8 @@ typedef struct memoi_rows_planner {
     int32_t* picked;         /* the layers that a change may concern, in order */
     int32_t* changed;        /* those that the last change concerned, in order */
     int32_t n_changed;
-    int lacks_memory; /* for the law of a trial: the search has failed */
-    int64_t n_scored; /* trials that were not known */
-    double enough_s;  /* trials whose computation alone takes longer are not timed */
+    int lacks_memory;                         /* for the law of a trial: the search has failed */
+    int64_t n_scored;                         /* trials that were not known */
     memoi_rows_table trial, here, best, plan; /* plan: whose limit is named */
     memoi_rows_table first;                   /* the best before tables are searched */
     int is_uniform;                           /* searches change all layers of a kind */
@@ -6077,7 +6076,7 @@ MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan
     p->n_moved = swap->n_places > 1 ? swap->n_layers : (int32_t)memob_max(swap->n_layers - 2, 0);
     p->n_tiles = memob_swap_n_tiles(swap);
     p->random = MEMOI_ROWS_SEED;
-    p->enough_s = p->clock.enough_s = HUGE_VAL;
+    p->clock.enough_s = HUGE_VAL;
 
     n_cells = (int64_t)p->n_layers * swap->n_tensors;
     p->bundles = MEMOB_ARRAY(a, memoi_rows_bundle, swap->n_tensors);
@@ -6275,8 +6274,8 @@ MEMOI int memoi_rows_need_no_time(memoi_rows_planner* p) {
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
     if (score->excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) return 1;
     if (score->excess_bytes > 0 && !desc->swap->rows) return 1;
-    if (least_s > p->enough_s) score->step_s = least_s;
-    return least_s > p->enough_s;
+    if (least_s > p->clock.enough_s) score->step_s = HUGE_VAL;
+    return least_s > p->clock.enough_s;
 }
 
 /* Finds the trial's bytes, and its step with as many layers in host memory as fit: the makespan,
@@ -6345,14 +6344,12 @@ MEMOI int memoi_rows_is_better(const memoi_rows_score* a, const memoi_rows_score
 MEMOI void memoi_rows_need_no_longer(memoi_rows_planner* p, const memoi_rows_score* other,
                                      double other_s) {
     const int is_open = p->best.score.excess_bytes > 0 || other->excess_bytes > 0;
-    p->enough_s = is_open ? HUGE_VAL : (1 + 1e-9) * memoi_rows_later(p->best.score.step_s, other_s);
-    p->clock.enough_s = p->enough_s;
+    p->clock.enough_s =
+        is_open ? HUGE_VAL : (1 + 1e-9) * memoi_rows_later(p->best.score.step_s, other_s);
 }
 
 /* All trials are timed, however long they take. */
-MEMOI void memoi_rows_need_all(memoi_rows_planner* p) {
-    p->enough_s = p->clock.enough_s = HUGE_VAL;
-}
+MEMOI void memoi_rows_need_all(memoi_rows_planner* p) { p->clock.enough_s = HUGE_VAL; }
 
 /* Scores p->trial.  A better trial becomes p->best, and the result is 1. */
 MEMOI int memoi_rows_try(memoi_rows_planner* p) {
@@ -6388,10 +6385,10 @@ MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_
 #define MEMOI_ROWS_TRIALS_MAX   150000
 #define MEMOI_ROWS_TRIALS_LEAST 1000
 #define MEMOI_ROWS_LOOKS_MAX    24000000
-#define MEMOI_ROWS_ROUNDS       32   /* of all trials */
-#define MEMOI_ROWS_QUIET        8    /* a search ends with so many rounds that gain nothing */
-#define MEMOI_ROWS_KNOWN_SHARE  4    /* most trials of known tables, over the others */
-#define MEMOI_ROWS_PAIRS        4    /* each round of so many tries pairs */
+#define MEMOI_ROWS_ROUNDS       32 /* of all trials */
+#define MEMOI_ROWS_QUIET        8  /* a search ends with so many rounds that gain nothing */
+#define MEMOI_ROWS_KNOWN_SHARE  4  /* most trials of known tables, over the others */
+#define MEMOI_ROWS_CYCLE        4  /* rounds, of which one tries pairs, and one less host memory */
 #define MEMOI_ROWS_GAIN         1e-5 /* the least share of a step that counts */
 /* How much longer a step is accepted at first: a change of one of few layers makes more. */
 #define MEMOI_ROWS_HEAT       0.0001
@@ -6561,8 +6558,7 @@ MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
     return pick.more && memoi_rows_convert(p, &pick, pick.n_layers);
 }
 
-/* Tries a change of p->here, and takes it if it is better, or longer by a share of at most `heat`.
- */
+/* Tries a change of p->here, and takes it if it is better, or longer by at most a share. */
 MEMOI void memoi_rows_try_change(memoi_rows_planner* p, double heat) {
     const memoi_rows_score *here = &p->here.score, *trial = &p->trial.score;
     int is_changed = 0;
@@ -6681,13 +6677,13 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
         const double excess_bytes = p->best.score.excess_bytes, step_s = p->best.score.step_s;
         const double heat = memoi_rows_later(
             MEMOI_ROWS_HEAT, hotter[round % 3] * MEMOI_ROWS_HEAT_LAYER / p->n_layers);
-        const int is_of_pairs = !p->is_uniform && round % MEMOI_ROWS_PAIRS == MEMOI_ROWS_PAIRS - 1;
+        const int is_of_pairs = !p->is_uniform && round % MEMOI_ROWS_CYCLE == MEMOI_ROWS_CYCLE - 1;
         memoi_rows_copy(p, &p->best, &p->trial);
         narrow.host_bytes =
-            p->best.score.sizes.host_bytes / 16 * (15 - round / MEMOI_ROWS_PAIRS % 2);
-        if (is_whole && round % MEMOI_ROWS_PAIRS == 1 && excess_bytes <= 0 && narrow.host_bytes) {
+            p->best.score.sizes.host_bytes / 16 * (15 - round / MEMOI_ROWS_CYCLE % 2);
+        if (is_whole && round % MEMOI_ROWS_CYCLE == 1 && excess_bytes <= 0 && narrow.host_bytes) {
             memoi_rows_set_desc(p, &narrow);
-            p->clock.enough_s = HUGE_VAL;
+            memoi_rows_need_all(p);
             memoi_rows_score_trial(p);
         }
         memoi_rows_copy(p, &p->trial, &p->here);
@@ -12153,31 +12149,34 @@ MEMOI void memoi_planner_plan_rank(memoi_planner* p, memoi_choices* f) {
     memoi_planner_judge(p, f, f->best);
 }
 
-/* What the states of a choice take of the device. */
-MEMOI int64_t memoi_planner_states_bytes(const memoi_planner* p, const memoi_choice* c) {
-    memoi_planner_take(p, c);
-    return p->session->states_sizes.device_bytes;
+/* Plans a choice if its states leave more room on the device than *least_bytes do, which they then
+ * become. */
+MEMOI void memoi_planner_plan_roomier(memoi_planner* p, memoi_choices* f, memoi_choice c,
+                                      int64_t* least_bytes) {
+    const int64_t* n_bytes = &p->session->states_sizes.device_bytes;
+    memoi_planner_take(p, &c);
+    f->is_current = 0;
+    if (*n_bytes >= *least_bytes) return;
+    *least_bytes = *n_bytes;
+    memoi_stage_begin(p);
+    memoi_planner_end(p, f, c);
 }
 
 /* Plans the best choice from its rows.  Unless that leaves the step as it was ranked, the most
  * states with the same step, or a few more, may leave room for other rows. */
 MEMOI void memoi_planner_plan_best(memoi_planner* p, memoi_choices* f) {
     memoi_choice c = f->best;
-    int64_t least_bytes = memoi_planner_states_bytes(p, &c);
+    int64_t least_bytes = INT64_MAX;
     p->start = f->rows;
-    memoi_planner_plan(p, f, c);
-    for (int64_t more = 0; more <= 4 && f->most + more <= f->n_all && !c.is_on_host;
-         more += more ? more : 1) {
-        const double same_s = (more ? MEMOI_CHOICE_GAIN : 1e-9) * f->best_s;
-        int64_t n_bytes;
-        if (more ? f->planned_s <= f->best_s + same_s : fabs(f->planned_s - f->best_s) <= same_s)
-            continue;
+    memoi_planner_plan_roomier(p, f, c, &least_bytes);
+    c.n_streamed = f->most;
+    if (!(fabs(f->planned_s - f->best_s) <= 1e-9 * f->best_s))
+        memoi_planner_plan_roomier(p, f, c, &least_bytes);
+    for (int64_t more = 1; more <= 4 && f->most + more <= f->n_all && !c.is_on_host &&
+                           f->planned_s > f->best_s * (1 + MEMOI_CHOICE_GAIN);
+         more *= 2) {
         c.n_streamed = f->most + more;
-        n_bytes = memoi_planner_states_bytes(p, &c);
-        f->is_current = 0;
-        if (n_bytes >= least_bytes) continue;
-        least_bytes = n_bytes;
-        memoi_planner_plan(p, f, c);
+        memoi_planner_plan_roomier(p, f, c, &least_bytes);
     }
     p->start = NULL;
 }

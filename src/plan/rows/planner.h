@@ -95,9 +95,8 @@ typedef struct memoi_rows_planner {
     int32_t* picked;         /* the layers that a change may concern, in order */
     int32_t* changed;        /* those that the last change concerned, in order */
     int32_t n_changed;
-    int lacks_memory; /* for the law of a trial: the search has failed */
-    int64_t n_scored; /* trials that were not known */
-    double enough_s;  /* trials whose computation alone takes longer are not timed */
+    int lacks_memory;                         /* for the law of a trial: the search has failed */
+    int64_t n_scored;                         /* trials that were not known */
     memoi_rows_table trial, here, best, plan; /* plan: whose limit is named */
     memoi_rows_table first;                   /* the best before tables are searched */
     int is_uniform;                           /* searches change all layers of a kind */
@@ -304,7 +303,7 @@ MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan
     p->n_moved = swap->n_places > 1 ? swap->n_layers : (int32_t)memob_max(swap->n_layers - 2, 0);
     p->n_tiles = memob_swap_n_tiles(swap);
     p->random = MEMOI_ROWS_SEED;
-    p->enough_s = p->clock.enough_s = HUGE_VAL;
+    p->clock.enough_s = HUGE_VAL;
 
     n_cells = (int64_t)p->n_layers * swap->n_tensors;
     p->bundles = MEMOB_ARRAY(a, memoi_rows_bundle, swap->n_tensors);

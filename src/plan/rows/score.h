@@ -37,8 +37,8 @@ MEMOI int memoi_rows_need_no_time(memoi_rows_planner* p) {
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
     if (score->excess_bytes >= MEMOI_ROWS_IMPOSSIBLE) return 1;
     if (score->excess_bytes > 0 && !desc->swap->rows) return 1;
-    if (least_s > p->enough_s) score->step_s = least_s;
-    return least_s > p->enough_s;
+    if (least_s > p->clock.enough_s) score->step_s = HUGE_VAL;
+    return least_s > p->clock.enough_s;
 }
 
 /* Finds the trial's bytes, and its step with as many layers in host memory as fit: the makespan,
@@ -107,14 +107,12 @@ MEMOI int memoi_rows_is_better(const memoi_rows_score* a, const memoi_rows_score
 MEMOI void memoi_rows_need_no_longer(memoi_rows_planner* p, const memoi_rows_score* other,
                                      double other_s) {
     const int is_open = p->best.score.excess_bytes > 0 || other->excess_bytes > 0;
-    p->enough_s = is_open ? HUGE_VAL : (1 + 1e-9) * memoi_rows_later(p->best.score.step_s, other_s);
-    p->clock.enough_s = p->enough_s;
+    p->clock.enough_s =
+        is_open ? HUGE_VAL : (1 + 1e-9) * memoi_rows_later(p->best.score.step_s, other_s);
 }
 
 /* All trials are timed, however long they take. */
-MEMOI void memoi_rows_need_all(memoi_rows_planner* p) {
-    p->enough_s = p->clock.enough_s = HUGE_VAL;
-}
+MEMOI void memoi_rows_need_all(memoi_rows_planner* p) { p->clock.enough_s = HUGE_VAL; }
 
 /* Scores p->trial.  A better trial becomes p->best, and the result is 1. */
 MEMOI int memoi_rows_try(memoi_rows_planner* p) {

@@ -15,10 +15,10 @@
 #define MEMOI_ROWS_TRIALS_MAX   150000
 #define MEMOI_ROWS_TRIALS_LEAST 1000
 #define MEMOI_ROWS_LOOKS_MAX    24000000
-#define MEMOI_ROWS_ROUNDS       32   /* of all trials */
-#define MEMOI_ROWS_QUIET        8    /* a search ends with so many rounds that gain nothing */
-#define MEMOI_ROWS_KNOWN_SHARE  4    /* most trials of known tables, over the others */
-#define MEMOI_ROWS_PAIRS        4    /* each round of so many tries pairs */
+#define MEMOI_ROWS_ROUNDS       32 /* of all trials */
+#define MEMOI_ROWS_QUIET        8  /* a search ends with so many rounds that gain nothing */
+#define MEMOI_ROWS_KNOWN_SHARE  4  /* most trials of known tables, over the others */
+#define MEMOI_ROWS_CYCLE        4  /* rounds, of which one tries pairs, and one less host memory */
 #define MEMOI_ROWS_GAIN         1e-5 /* the least share of a step that counts */
 /* How much longer a step is accepted at first: a change of one of few layers makes more. */
 #define MEMOI_ROWS_HEAT       0.0001
@@ -188,8 +188,7 @@ MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
     return pick.more && memoi_rows_convert(p, &pick, pick.n_layers);
 }
 
-/* Tries a change of p->here, and takes it if it is better, or longer by a share of at most `heat`.
- */
+/* Tries a change of p->here, and takes it if it is better, or longer by at most a share. */
 MEMOI void memoi_rows_try_change(memoi_rows_planner* p, double heat) {
     const memoi_rows_score *here = &p->here.score, *trial = &p->trial.score;
     int is_changed = 0;
@@ -308,13 +307,13 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
         const double excess_bytes = p->best.score.excess_bytes, step_s = p->best.score.step_s;
         const double heat = memoi_rows_later(
             MEMOI_ROWS_HEAT, hotter[round % 3] * MEMOI_ROWS_HEAT_LAYER / p->n_layers);
-        const int is_of_pairs = !p->is_uniform && round % MEMOI_ROWS_PAIRS == MEMOI_ROWS_PAIRS - 1;
+        const int is_of_pairs = !p->is_uniform && round % MEMOI_ROWS_CYCLE == MEMOI_ROWS_CYCLE - 1;
         memoi_rows_copy(p, &p->best, &p->trial);
         narrow.host_bytes =
-            p->best.score.sizes.host_bytes / 16 * (15 - round / MEMOI_ROWS_PAIRS % 2);
-        if (is_whole && round % MEMOI_ROWS_PAIRS == 1 && excess_bytes <= 0 && narrow.host_bytes) {
+            p->best.score.sizes.host_bytes / 16 * (15 - round / MEMOI_ROWS_CYCLE % 2);
+        if (is_whole && round % MEMOI_ROWS_CYCLE == 1 && excess_bytes <= 0 && narrow.host_bytes) {
             memoi_rows_set_desc(p, &narrow);
-            p->clock.enough_s = HUGE_VAL;
+            memoi_rows_need_all(p);
             memoi_rows_score_trial(p);
         }
         memoi_rows_copy(p, &p->trial, &p->here);

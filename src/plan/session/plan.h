@@ -263,31 +263,34 @@ MEMOI void memoi_planner_plan_rank(memoi_planner* p, memoi_choices* f) {
     memoi_planner_judge(p, f, f->best);
 }
 
-/* What the states of a choice take of the device. */
-MEMOI int64_t memoi_planner_states_bytes(const memoi_planner* p, const memoi_choice* c) {
-    memoi_planner_take(p, c);
-    return p->session->states_sizes.device_bytes;
+/* Plans a choice if its states leave more room on the device than *least_bytes do, which they then
+ * become. */
+MEMOI void memoi_planner_plan_roomier(memoi_planner* p, memoi_choices* f, memoi_choice c,
+                                      int64_t* least_bytes) {
+    const int64_t* n_bytes = &p->session->states_sizes.device_bytes;
+    memoi_planner_take(p, &c);
+    f->is_current = 0;
+    if (*n_bytes >= *least_bytes) return;
+    *least_bytes = *n_bytes;
+    memoi_stage_begin(p);
+    memoi_planner_end(p, f, c);
 }
 
 /* Plans the best choice from its rows.  Unless that leaves the step as it was ranked, the most
  * states with the same step, or a few more, may leave room for other rows. */
 MEMOI void memoi_planner_plan_best(memoi_planner* p, memoi_choices* f) {
     memoi_choice c = f->best;
-    int64_t least_bytes = memoi_planner_states_bytes(p, &c);
+    int64_t least_bytes = INT64_MAX;
     p->start = f->rows;
-    memoi_planner_plan(p, f, c);
-    for (int64_t more = 0; more <= 4 && f->most + more <= f->n_all && !c.is_on_host;
-         more += more ? more : 1) {
-        const double same_s = (more ? MEMOI_CHOICE_GAIN : 1e-9) * f->best_s;
-        int64_t n_bytes;
-        if (more ? f->planned_s <= f->best_s + same_s : fabs(f->planned_s - f->best_s) <= same_s)
-            continue;
+    memoi_planner_plan_roomier(p, f, c, &least_bytes);
+    c.n_streamed = f->most;
+    if (!(fabs(f->planned_s - f->best_s) <= 1e-9 * f->best_s))
+        memoi_planner_plan_roomier(p, f, c, &least_bytes);
+    for (int64_t more = 1; more <= 4 && f->most + more <= f->n_all && !c.is_on_host &&
+                           f->planned_s > f->best_s * (1 + MEMOI_CHOICE_GAIN);
+         more *= 2) {
         c.n_streamed = f->most + more;
-        n_bytes = memoi_planner_states_bytes(p, &c);
-        f->is_current = 0;
-        if (n_bytes >= least_bytes) continue;
-        least_bytes = n_bytes;
-        memoi_planner_plan(p, f, c);
+        memoi_planner_plan_roomier(p, f, c, &least_bytes);
     }
     p->start = NULL;
 }
