@@ -7931,8 +7931,9 @@ MEMOI double memoi_slowing_byte_s(const memo_session* s, int32_t way) {
     return (way ? copy->back_s : copy->out_s) / (double)memob_max(copy->size_bytes, 1);
 }
 
-/* Seconds by which bytes one way made a step longer, summed, and the bytes.  Copies that took
- * longer than the pass do not count: a layer may have been skipped, or had few rows. */
+/* Seconds by which bytes one way made a step longer, summed, and the bytes.  A pass that took less
+ * than half as long as its copies does not count: its layer was skipped, or had few rows.  To leave
+ * out any that took less would leave those that noise made long. */
 MEMOI double memoi_slowing_of_step(const memo_session* s, int32_t step, int32_t way, int32_t n,
                                    double* n_bytes) {
     const double byte_s = memoi_slowing_byte_s(s, way);
@@ -7948,10 +7949,10 @@ MEMOI double memoi_slowing_of_step(const memo_session* s, int32_t step, int32_t 
             if (beside[i] == 0) alone_s[n_alone++] = span_s[i];
         median_s = memoi_profile_median(alone_s, n_alone);
         for (int32_t i = 0; i < n; i++) {
-            if ((way ? -beside[i] : beside[i]) <= 0 || fabs(beside[i]) * byte_s > span_s[i])
-                continue;
+            const double most = span_s[i] / byte_s; /* that may have been copied */
+            if ((way ? -beside[i] : beside[i]) <= 0 || fabs(beside[i]) > 2 * most) continue;
             slower_s += span_s[i] - median_s;
-            *n_bytes += fabs(beside[i]);
+            *n_bytes += fmin(fabs(beside[i]), most);
         }
     }
     return slower_s;
