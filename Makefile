@@ -177,9 +177,10 @@ build/bench/%: %.c build/config.mk Makefile
 # On the GPU where there is one, and nvcc.
 RUN_CUDA := $(if $(wildcard /dev/nvidia0),$(shell command -v nvcc >/dev/null 2>&1 && echo _cuda))
 RUN_GPU := on the GPU of this machine, with $(if $(CUDNN),cuDNN's,the built-in) attention
-run: build/examples/train_gpt$(RUN_CUDA) ## train a small GPT under every policy for about a minute, on a GPU if there is one; pictures in build/run
+run: ## train a small GPT under every policy for about a minute, on a GPU if there is one; pictures in build/run
+	@$(MAKE) -f $(firstword $(MAKEFILE_LIST)) --no-print-directory $(JOBS) build/examples/train_gpt$(RUN_CUDA)
 	@mkdir -p build/run
-	@$(if $(RUN_CUDA),echo "$(RUN_GPU)";) $< $(RUN_FLAGS)
+	@$(if $(RUN_CUDA),echo "$(RUN_GPU)";) build/examples/train_gpt$(RUN_CUDA) $(RUN_FLAGS)
 bench: bench-programs ## run the benchmarks
 	@failed=; for program in $(BENCHES); do echo; echo "$$program"; $$program || failed="$$failed $$program"; done; \
 	[ -z "$$failed" ] || { echo "missed a criterion, or found no data:$$failed"; exit 1; }

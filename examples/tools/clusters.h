@@ -22,7 +22,7 @@
  * cluster; of 256 GiB for four 3090, 128 GiB for a 4090 or 5090 and 64 GiB for a 4080 or 5080, as
  * assumed here.
  * 3090-pcie is the second cluster of the Oases paper: nodes of four GPUs and one 100 Gb/s port,
- * with processors of PCIe 3.0; its links are those that bench/paper_oases.h assumes.
+ * with processors of PCIe 3.0; its links are those that bench/papers/paper_oases.h assumes.
  *
  * The figures below are of secondary sources, not compared with a data sheet, and not measured.
  * GH200: 96 GB of HBM3 at 4000 GB/s, 480 GB of LPDDR5X; copies of pinned memory over NVLink-C2C do
