@@ -1,5 +1,5 @@
 /* test_paper_tables.c - the reproduced tables of three papers: every promised threshold; and the
- * code below them (swap simulator, optimizer, scores) against slow, obvious twins. */
+ * code below them (swap simulator, fit, scores) against slow, obvious twins. */
 /* Functions that no table calls cost no compile time. */
 #define MEMO_STATIC
 #include "bench/papers/paper_common.h"
@@ -13,10 +13,6 @@
 /* ---- the promises ---------------------------------------------------------------------------- */
 
 static swap_hardware a800, h200;
-static swap_results memo;
-static sp_results sp;
-static oases_results oases;
-static paper_criteria criteria;
 static char printed[200000];
 
 static void print_everything(void) {
@@ -28,9 +24,9 @@ static void print_everything(void) {
     swap_print_constants(&a800, &h200);
     sp_print_constants();
     oases_print_constants();
-    memo = swap_report(&a800, &h200, &criteria);
-    sp = sp_report(&criteria);
-    oases = oases_report(&criteria);
+    swap_report(&a800, &h200);
+    sp_report();
+    oases_report();
     rewind(paper_output);
     size_t n = fread(printed, 1, sizeof printed - 1, paper_output);
     printed[n] = 0;
@@ -38,59 +34,110 @@ static void print_everything(void) {
     paper_output = NULL;
 }
 
-TEST(memo_verdicts) {
-    CHECK_IS(memo.n_right_ablation, ==, 24);
-    CHECK_IS(memo.n_right_7b, ==, 12);
+/* A criterion that lowers its threshold, counts fewer cells, or is left out, prints other words.  A
+ * star stands for a figure that may change, within the limit that follows it: those of the library's
+ * planner and cost model.  What the paper's model gives is the same until somebody changes it. */
+static int matches(const char* text, const char* pattern) {
+    for (; *pattern; pattern++) {
+        if (*pattern != '*') {
+            if (*text++ != *pattern) return 0;
+            continue;
+        }
+        const double figure = strtod(text, (char**)&text);
+        if (!strncmp(pattern + 1, " <= ", 4) && !(figure <= strtod(pattern + 5, NULL))) return 0;
+        if (!strncmp(pattern + 1, " >= ", 4) && !(figure >= strtod(pattern + 5, NULL))) return 0;
+    }
+    return !*text;
+}
+
+static const char* const promises[] = {
+    "24 of 24 verdicts of Table 4's planned rows",
+    "MFU error on Table 4's 16 values: 0.46 <= 0.75 points",
+    "12 of 12 verdicts of Table 3's 7B row",
+    "MFU error, 7B: 0.33 <= 2 points",
+    "MFU error, 13B: 0.75 <= 2 points",
+    "MFU error, 30B: 0.59 <= 2 points",
+    "MFU error, 65B: 1.26 <= 2 points",
+    "MFU error on Table 3's 44 MEMO cells: 0.76 <= 1.25 points",
+    "shortest step longer than the published alpha's: in 0 of * (by construction: searched too)",
+    "memo_plan_swap's step longer than the published alpha's: in 0 of *",
+    "Figure 1(b): *K within 25 % of 192K",
+    "Tables 3 and 4: mean Spearman * >= 0.70",
+    "Table 5: Spearman * >= 0.80",
+    "Table 6, 26 rows: Spearman * >= 0.85",
+    "Table 6, 64K: Spearman * >= 0.70",
+    "Table 6, 80K: Spearman * >= 0.70",
+    "memory: 40 of 40 rows that ran fit; 13 of 13 rows out of memory do not",
+    "tip 1: 16 GPUs: 4 of 4 ulysses x ring pairs listed; best SP-only layout *x* at 64K, *x* at "
+    "80K",
+    "tip 2: LLAMA2-7B, batch 8, 8 GPUs, 4K to 32K: any SP layout takes at least * of data 8's time",
+    "tip 3: sp 8 x dp 2: ZeRO group 16, optimizer 12 P_local/16; 12 d^2 sent, ZeRO-3 18; default "
+    "with sp > 1: 1",
+    "tip 4: units of bs L d: ulysses 5 (LLAMA3, G = 4), 8 (LLAMA2, G = 1), tensor-sp 8; ring "
+    "bytes, G = 4 : 1, 0.25",
+    "tip 5: 16 GPUs, LLAMA3-8B, longest: SP + ZeRO-1 94K < tensor 8 x ring 2 220K; SP + ZeRO-3 "
+    "227K (* %)",
+    "tip 6: tensor: 16 is above the 8 key/value heads; ulysses 8 with ZeRO-3: 227K, 481K, "
+    "989K on 16, 32, 64",
+    "tip 7: rank = t + T(u + U(r + R(d + D p))): 120 layouts of 64 GPUs, 0 ranks twice or groups "
+    "across nodes",
+    "makespans of the test vector: 12 of 12",
+    "four schedules in the published order, stated constants, slowdown 1.0: 6 of 6 rows",
+    "four schedules in the published order, stated constants, slowdown 1.3: 6 of 6 rows",
+    "four schedules in the published order, calibrated, slowdown 1.0: 6 of 6 rows",
+    "four schedules in the published order, calibrated, slowdown 1.3: 6 of 6 rows",
+    "plans equal to the published ones, stated constants: 6 of 6 (>= 5)",
+    "plans equal to the published ones, calibrated: 6 of 6 (>= 5)",
+    "plans slower than the uniform one in the planner's model: 0"};
+
+TEST(promises_are_met) {
+    CHECK_IS(paper_all.n, ==, PAPER_N(promises));
+    for (int i = 0; i < paper_all.n && i < PAPER_N(promises); i++)
+        CHECK_CASE(paper_all.is_met[i] && matches(paper_all.text[i], promises[i]), "%s",
+                   paper_all.text[i]);
 }
 
 TEST(memo_intervals_contain_the_constants) {
-    CHECK(memo.reserve_gib.low < 4 && 4 < memo.reserve_gib.high);
-    CHECK(memo.logit_bytes.low < 6 && 6 < memo.logit_bytes.high);
-    CHECK(memo.host_fraction.low < 0.6 && 0.6 < memo.host_fraction.high);
+    const swap_intervals i = swap_find_intervals(&a800);
+    CHECK(i.reserve.low < 4 * PAPER_GIB && 4 * PAPER_GIB < i.reserve.high);
+    CHECK(i.logit_bytes.low < 6 && 6 < i.logit_bytes.high);
+    CHECK(i.host_fraction.low < 0.6 && 0.6 < i.host_fraction.high);
     /* 1.03 TB must fit, 1.546 TB must not. */
-    CHECK_CASE(fabs(memo.host_fraction.low - 0.516) < 0.002, "%.4f", memo.host_fraction.low);
-    CHECK_CASE(fabs(memo.host_fraction.high - 0.773) < 0.002, "%.4f", memo.host_fraction.high);
-    CHECK(memo.host_fraction_rounded.low < 1 && 1 < memo.host_fraction_rounded.high);
-}
-
-TEST(memo_mfu_of_the_fitted_rows) {
-    CHECK_IS(memo.n_fitted, ==, 16);
-    CHECK_CASE(memo.ablation_error <= 0.75, "%.3f", memo.ablation_error);
-}
-
-TEST(memo_mfu_without_refitting) {
-    CHECK_IS(memo.n_cells, ==, 44);
-    CHECK_CASE(memo.cells_error <= 1.25, "%.3f", memo.cells_error);
-    for (int i = 0; i < SWAP_N_MODELS; i++)
-        CHECK_CASE(memo.model_error[i] <= 2, "%s: %.3f", swap_models[i].name, memo.model_error[i]);
-}
-
-TEST(memo_stated_pcie_cannot_explain_the_swap_row) {
-    CHECK_IS(fabs(memo.swap_64k_fitted_pcie - 37.40), <, 2);
-    CHECK_IS(memo.swap_64k_stated_pcie, >, 50);
+    CHECK_CASE(fabs(i.host_fraction.low - 0.516) < 0.002, "%.4f", i.host_fraction.low);
+    CHECK_CASE(fabs(i.host_fraction.high - 0.773) < 0.002, "%.4f", i.host_fraction.high);
+    CHECK(i.host_fraction_rounded.low < 1 && 1 < i.host_fraction_rounded.high);
 }
 
 TEST(memo_figure_1b) {
-    CHECK_CASE(fabs(memo.hidden_from_k / 192 - 1) <= 0.25, "%.0fK", memo.hidden_from_k);
+    static const swap_layout tensor8 = {8, 1, 1, 1};
+    const double k = swap_hidden_from_k(swap_case_of(&a800, &swap_models[0], tensor8, 1));
+    CHECK_CASE(fabs(k / 192 - 1) <= 0.25, "%.0fK", k);
 }
 
-TEST(memo_plan_is_no_longer_than_the_published_alpha) {
-    CHECK_IS(memo.n_plan_compared, >=, 40);
-    CHECK_IS(memo.n_plan_longer, ==, 0);
-    CHECK_CASE(memo.n_planned * swap_plan_every >= 40, "%d", memo.n_planned);
-    CHECK_IS(memo.n_planned_longer, ==, 0);
+TEST(memo_stated_pcie_cannot_explain_the_swap_row) {
+    swap_hardware stated = a800;
+    stated.pcie_bytes_per_s = 32e9;
+    CHECK_IS(fabs(swap_mfu_percent(swap_ablation(&a800, 0), SWAP_FULL, 1) - 37.40), <, 2);
+    CHECK_IS(swap_mfu_percent(swap_ablation(&stated, 0), SWAP_FULL, 1), >, 50);
+}
+
+TEST(memo_plans_were_compared) {
+    CHECK_CASE(swap_n_planned * swap_plan_every >= 40, "%d", swap_n_planned);
 }
 
 TEST(memo_unplanned_row_reorganizes_where_memory_is_short) {
     own_trace* trace = swap_unplanned_trace(128 * PAPER_K);
-    caching_stats ample, tight;
+    caching_stats ample, tight, unplanned[2 * SWAP_N_ABLATION];
     CHECK(trace != NULL);
     if (!trace) return;
-    CHECK_IS(memo.n_unplanned, ==, 2 * SWAP_N_ABLATION);
-    for (int i = 0; i < memo.n_unplanned; i += 2) {
-        const caching_stats* s = &memo.unplanned[i];
+    paper_output = tmpfile();
+    CHECK_IS(swap_report_unplanned(&a800, unplanned), ==, 2 * SWAP_N_ABLATION);
+    for (int i = 0; i < 2 * SWAP_N_ABLATION; i += 2) {
+        const caching_stats* s = &unplanned[i];
         CHECK(s[1].refused_request >= 0 || s[1].n_retries_last >= s[0].n_retries_last);
     }
+    if (paper_output) (void)fclose(paper_output);
+    paper_output = NULL;
     caching_desc desc = {0};
     own_plan* plan = plan_of_trace(trace, 512);
     CHECK_OK(memo_plan_solve(plan, NULL, &error));
@@ -100,45 +147,11 @@ TEST(memo_unplanned_row_reorganizes_where_memory_is_short) {
     CHECK(ample.n_retries == 0 && tight.n_retries > (tight.refused_request >= 0));
 }
 
-TEST(sp_attention_alone) { CHECK_CASE(sp.attention_mean >= 0.7, "%.3f", sp.attention_mean); }
-
-TEST(sp_end_to_end_tables) {
-    CHECK_CASE(sp.table5.spearman >= 0.8, "%.3f", sp.table5.spearman);
-    CHECK_CASE(sp.table6.spearman >= 0.85, "%.3f", sp.table6.spearman);
-    CHECK_CASE(sp.table6_64k.spearman >= 0.7, "%.3f", sp.table6_64k.spearman);
-    CHECK_CASE(sp.table6_80k.spearman >= 0.7, "%.3f", sp.table6_80k.spearman);
-    CHECK_IS(sp.table5.spearman, >, sp.table5.by_length);
-    CHECK_IS(sp.table6.spearman, >, sp.table6.by_length);
-}
-
-TEST(sp_memory) {
-    CHECK(sp.n_ran == 40 && sp.n_ran_right == sp.n_ran);
-    CHECK_IS(sp.n_oom_right, ==, SP_N_OOM);
-}
-
-TEST(sp_seven_tips) {
-    for (int i = 0; i < 7; i++) CHECK_CASE(sp.is_tip[i], "tip %d", i + 1);
-}
-
-TEST(sp_longest_lengths) {
-    layout_cluster c = sp_a800(16);
-    memo_parallel_layout sequence = layout_of(1, 1, 1, 8, 2, 1),
-                         tensor = layout_of(1, 1, 8, 1, 2, 1);
-    CHECK_IS(fabs(layout_longest_k(&sp_llama3_8b, &c, sequence) - 94), <, 0.5);
-    CHECK_IS(fabs(layout_longest_k(&sp_llama3_8b, &c, tensor) - 220), <, 0.5);
-    sequence.zero_stage = 3;
-    for (int i = 0; i < 3; i++) { /* a growing ring */
-        static const double expected[] = {227, 481, 989};
-        c = sp_a800(16 << i);
-        sequence.ring = 2 << i;
-        CHECK_IS(fabs(layout_longest_k(&sp_llama3_8b, &c, sequence) - expected[i]), <, 0.5);
-    }
-}
-
-TEST(oases_order_of_the_schedules) {
-    for (int i = 0; i < 2; i++)
-        for (int j = 0; j < 2; j++)
-            CHECK_CASE(oases.n_ordered[i][j] == 6, "%d", oases.n_ordered[i][j]);
+TEST(sp_predicts_better_than_the_length) {
+    sp_score table5 = sp_score_rows(&sp_llama2_7b, 8, sp_table5, SP_N_TABLE5);
+    sp_score table6 = sp_score_rows(&sp_llama3_8b, 16, sp_table6, SP_N_TABLE6);
+    CHECK_IS(table5.spearman, >, table5.by_length);
+    CHECK_IS(table6.spearman, >, table6.by_length);
 }
 
 TEST(oases_calibration_meets_the_megatron_row) {
@@ -148,12 +161,6 @@ TEST(oases_calibration_meets_the_megatron_row) {
         CHECK_CASE(fabs(got / oases_rows[i].throughput[OASES_DEFAULT] - 1) < 1e-6, "row %d: %g", i,
                    got);
     }
-}
-
-TEST(oases_plans) {
-    CHECK_IS(oases.n_equal_plans[0], >=, 5);
-    CHECK_IS(oases.n_equal_plans[1], >=, 5);
-    CHECK_IS(oases.n_slower_than_uniform, ==, 0);
 }
 
 /* ---- printed tables ------------------------------------------------------------------------- */
@@ -196,8 +203,7 @@ TEST(misses_are_printed_as_misses) {
         n++;
         at++;
     }
-    CHECK_IS(n, ==, criteria.n_missed);
-    CHECK_IS(criteria.n_met + criteria.n_missed, >=, 30);
+    CHECK_IS(n, ==, paper_all.n_missed);
     CHECK(strstr(printed, "30B at 1408K, published oohm, predicted runs") != NULL);
     CHECK(strstr(printed, "65B at 128K, published runs, predicted oom") != NULL);
 }
@@ -205,38 +211,19 @@ TEST(misses_are_printed_as_misses) {
 /* ---- the machinery --------------------------------------------------------------------------- */
 
 TEST(fit_is_reproducible_and_a_minimum) {
-    swap_hardware again = swap_a800(), trial;
-    double v[4];
+    swap_hardware again = swap_a800(), trial = a800;
+    double* const v[] = {&trial.rates.products, &trial.rates.forward, &trial.rates.backward,
+                         &trial.pcie_bytes_per_s};
+    const double fitted = swap_fit_error(&a800);
     swap_fit(&again);
-    CHECK_IS(fabs(again.gemm_efficiency - a800.gemm_efficiency), <, 1e-12);
-    CHECK_IS(fabs(again.attention[0].forward_flops / a800.attention[0].forward_flops - 1), <,
-             1e-12);
-    CHECK_IS(fabs(again.attention[0].backward_flops / a800.attention[0].backward_flops - 1), <,
-             1e-12);
-    CHECK_IS(fabs(again.pcie_bytes_per_s / a800.pcie_bytes_per_s - 1), <, 1e-12);
-    v[0] = a800.gemm_efficiency;
-    v[1] = a800.attention[0].forward_flops / a800.peak_flops;
-    v[2] = a800.attention[0].backward_flops / a800.peak_flops;
-    v[3] = a800.pcie_bytes_per_s / PAPER_GB;
-    trial = a800;
-    double fitted = swap_fit_objective(v, &trial);
+    CHECK(memcmp(&again, &a800, sizeof again) == 0);
     for (int i = 0; i < 4; i++)
         for (int sign = -1; sign <= 1; sign += 2) {
-            double old = v[i];
-            v[i] *= 1 + 0.005 * sign;
-            CHECK_CASE(swap_fit_objective(v, &trial) >= fitted, "variable %d", i);
-            v[i] = old;
+            double old = *v[i];
+            *v[i] *= 1 + 0.005 * sign;
+            CHECK_CASE(swap_fit_error(&trial) > fitted, "variable %d", i);
+            *v[i] = old;
         }
-}
-
-static double rosenbrock(const double* v, void* user) {
-    (void)user;
-    return 100 * (v[1] - v[0] * v[0]) * (v[1] - v[0] * v[0]) + (1 - v[0]) * (1 - v[0]);
-}
-TEST(optimizer_finds_a_known_minimum) {
-    double v[2] = {-1.2, 1};
-    paper_minimize(v, 2, rosenbrock, NULL);
-    CHECK_CASE(fabs(v[0] - 1) < 1e-3 && fabs(v[1] - 1) < 1e-3, "%g %g", v[0], v[1]);
 }
 
 TEST(spearman_of_known_rankings) {
@@ -330,24 +317,16 @@ TEST(swap_without_a_bottleneck_costs_nothing) {
     CHECK_IS(fabs(swap_simulate(&s) - (32 * 3 + 0.5)), <, 1e-9);
 }
 
-/* The tables use the library's schedules and planner of degrees: test_blocks_schedule and
- * test_degrees compare them with closed forms and brute force. */
-TEST(oases_makespans) { CHECK_IS(oases_n_right_makespans(), ==, 12); }
-
+static int is_refused(memo_parallel_layout l, int batch, const char* reason) {
+    const memo_parallel_desc desc = sp_desc(&sp_llama3_8b, 16, 64, batch);
+    memo_parallel_prediction p;
+    return memo_parallel_predict(&desc, &l, &p, &error) && strstr(error.message, reason);
+}
 TEST(layouts_are_refused_in_words) {
-    layout_cluster c = sp_a800(16);
-    memo_parallel_layout l = layout_of(1, 1, 16, 1, 1, 1);
-    char text[128];
-    const char* reason = layout_refusal(&sp_llama3_8b, &c, l, 1, text, sizeof text);
-    CHECK(reason && strstr(reason, "key/value heads"));
-    l.tensor = 2;
-    reason = layout_refusal(&sp_llama3_8b, &c, l, 1, text, sizeof text);
-    CHECK(reason && strstr(reason, "number of GPUs, 16"));
-    l.tensor = 1;
-    l.data = 16;
-    reason = layout_refusal(&sp_llama3_8b, &c, l, 1, text, sizeof text);
-    CHECK(reason && strstr(reason, "1 sequences of the batch"));
-    CHECK(layout_refusal(&sp_llama3_8b, &c, l, 16, text, sizeof text) == NULL);
+    CHECK(is_refused(sp_layout(1, 16, 1, 1), 1, "key/value heads"));
+    CHECK(is_refused(sp_layout(1, 2, 1, 1), 1, "number of GPUs, 16"));
+    CHECK(is_refused(sp_layout(16, 1, 1, 1), 1, "1 sequences of the batch"));
+    CHECK(sp_predict(sp_desc(&sp_llama3_8b, 16, 64, 16), sp_layout(16, 1, 1, 1)).time.step_s > 0);
 }
 
 int main(int argc, char** argv) {
