@@ -156,10 +156,16 @@ TEST(sp_predicts_better_than_the_length) {
 
 TEST(oases_calibration_meets_the_megatron_row) {
     for (int i = 0; i < OASES_N_ROWS; i++) {
-        oases_hardware hw = oases_calibrated(&oases_rows[i]);
-        double got = oases_throughput(&oases_rows[i], &hw, OASES_DEFAULT, 1);
-        CHECK_CASE(fabs(got / oases_rows[i].throughput[OASES_DEFAULT] - 1) < 1e-6, "row %d: %g", i,
-                   got);
+        const oases_row* row = &oases_rows[i];
+        const oases_hardware hw = oases_calibrated(row);
+        const double step_s = row->batch * OASES_TOKENS / (row->throughput[OASES_DEFAULT] * 1e3);
+        double got = oases_throughput(row, &hw, OASES_DEFAULT, 1);
+        double flops = oases_head_flops(row, &hw);
+        CHECK_CASE(fabs(got / row->throughput[OASES_DEFAULT] - 1) < 1e-6, "row %d: %g", i, got);
+        /* Forward once, recomputation once, backward twice, of two sub-batches. */
+        for (int k = 0; k < 8 * 2 * row->n_layers; k++) flops += oases_block_flops(row, k);
+        got = 100 * flops / hw.flops / step_s;
+        CHECK_CASE(fabs(got - row->sm_percent) < 1e-6, "row %d: %g %% compute", i, got);
     }
 }
 
