@@ -23,6 +23,7 @@ typedef struct memoi_clock {
     int64_t *arrived, *computed, *left;          /* of messages, as in memoi_play_step */
     int64_t *crossed, *used, *summed, *released; /* of crossings */
     int32_t *in_turn, n_in_turn;                 /* ranks of the present turn */
+    struct memoi_clock_way* ways;                /* of its events */
 } memoi_clock;
 
 /* Whom something travels from and to. */
@@ -144,6 +145,7 @@ MEMOI void memoi_clock_exchange(memoi_clock* p, const memoi_messages_event* even
     for (int32_t i = 0; i < n; i++) {
         const memoi_clock_way way = memoi_clock_way_of(p->m, &events[i]);
         int64_t gates[2];
+        p->ways[i] = way;
         memoi_clock_gates(p, &events[i], gates);
         memoi_clock_take_part(p, way.from, events->turn, gates[0])->out += way.time;
         (void)memoi_clock_take_part(p, way.to, events->turn, gates[1]);
@@ -151,7 +153,7 @@ MEMOI void memoi_clock_exchange(memoi_clock* p, const memoi_messages_event* even
     for (int32_t k = 0; k < p->n_in_turn; k++)
         p->ranks[p->in_turn[k]].start = p->ranks[p->in_turn[k]].begin;
     for (int32_t i = 0; i < n; i++) {
-        const memoi_clock_way way = memoi_clock_way_of(p->m, &events[i]);
+        const memoi_clock_way way = p->ways[i];
         memoi_clock_rank *a = &p->ranks[way.from], *b = &p->ranks[way.to];
         a->start = memob_max(a->start, b->begin);
         b->start = memob_max(b->start, a->begin);
@@ -163,13 +165,13 @@ MEMOI void memoi_clock_exchange(memoi_clock* p, const memoi_messages_event* even
         rank->exchanged[link] = rank->start + rank->out;
     }
     for (int32_t i = 0; i < n; i++) {
-        const memoi_clock_way way = memoi_clock_way_of(p->m, &events[i]);
+        const memoi_clock_way way = p->ways[i];
         const memoi_clock_rank* from = &p->ranks[way.from];
         memoi_clock_rank* to = &p->ranks[way.to];
         to->exchanged[link] = memob_max(to->exchanged[link], from->start + from->out);
     }
     for (int32_t i = 0; i < n; i++) {
-        const memoi_clock_way way = memoi_clock_way_of(p->m, &events[i]);
+        const memoi_clock_way way = p->ways[i];
         memoi_clock_note(
             p, &events[i],
             memob_max(p->ranks[way.from].exchanged[link], p->ranks[way.to].exchanged[link]));
@@ -221,6 +223,7 @@ MEMOI int64_t memoi_messages_time(const memoi_messages* m, int is_backward, memo
     p.arrived = MEMOB_ARRAY(scratch, int64_t, 3 * n_messages);
     p.crossed = MEMOB_ARRAY(scratch, int64_t, 4 * n_crossings);
     p.in_turn = MEMOB_ARRAY(scratch, int32_t, n);
+    p.ways = MEMOB_ARRAY(scratch, memoi_clock_way, 2 * (int64_t)n); /* keys and contributions */
     if (scratch->failed) return 0;
     p.computed = p.arrived + n_messages;
     p.left = p.computed + n_messages;
@@ -252,40 +255,107 @@ MEMOI int64_t memoi_messages_time(const memoi_messages* m, int is_backward, memo
  * so much slower. */
 enum { MEMOI_LINKS_PART = 6, MEMOI_NODES_SLOWER = 10 };
 
-/* Orders of a list: turns by distance; by time; steps by distance, turns by time. */
-enum { MEMOI_ORDER_DISTANCES = 0, MEMOI_ORDER_TIME, MEMOI_ORDER_STEPS, MEMOI_N_LIST_ORDERS };
+/* Orders of a list: turns by distance; steps by distance, turns by time; both by time. */
+enum { MEMOI_ORDER_DISTANCES = 0, MEMOI_ORDER_STEPS, MEMOI_ORDER_TIME, MEMOI_N_LIST_ORDERS };
 
-MEMOI void memoi_messages_put_in_order(memoi_messages* m, int order, memob_arrays* scratch) {
-    const int is_by_time = order == MEMOI_ORDER_TIME;
-    memoi_messages_add_all(m, scratch);
-    if (scratch->failed) return;
-    (is_by_time ? memoi_messages_by_rows : memoi_messages_by_distance)(m, scratch);
-    for (int i = 0; i < 2 && order != MEMOI_ORDER_DISTANCES && !scratch->failed; i++) {
-        memoi_play_pass(m, i, i || !is_by_time, scratch);
-        if (!i && is_by_time && !scratch->failed) memoi_messages_find_rooms(m, scratch);
-    }
-    for (int i = 0; i < 2 && !scratch->failed; i++) memoi_messages_sort(m, i, scratch);
+/* A pass of a list by distance gets another order.  A forward comes first: it makes rooms. */
+MEMOI void memoi_messages_put_in_order(memoi_messages* m, int order, int is_backward,
+                                       memob_arrays* scratch) {
+    const int makes_steps = order == MEMOI_ORDER_TIME && !is_backward;
+    if (makes_steps) memoi_messages_by_rows(m, scratch);
+    if (order != MEMOI_ORDER_DISTANCES && !scratch->failed)
+        memoi_play_pass(m, is_backward, !makes_steps, scratch);
+    if (makes_steps && !scratch->failed) memoi_messages_find_rooms(m, scratch);
+    if (!scratch->failed) memoi_messages_sort(m, is_backward, scratch);
 }
 
-/* The time of the rank that computes longest, in both passes. */
-MEMOI int64_t memoi_messages_busiest(const memoi_messages* m) {
+/* What each rank and link is busy with in a pass.  Keys and contributions may arrive at once. */
+typedef struct memoi_clock_load {
+    int64_t computes, sends[MEMOI_N_LINKS], receives[MEMOI_N_LINKS][2];
+} memoi_clock_load;
+
+MEMOI void memoi_clock_add_load(const memoi_messages* m, int link, int32_t from, int32_t to,
+                                int64_t n_rows, int is_backward, memoi_clock_load* loads) {
+    for (int is_given = 0; is_given <= is_backward && from != to; is_given++) {
+        const int64_t time = n_rows * m->times[link][is_given];
+        loads[is_given ? to : from].sends[link] += time;
+        loads[is_given ? from : to].receives[link][is_given] += time;
+    }
+}
+
+/* No order of a pass takes less: the time of the rank that computes, sends or receives longest. */
+MEMOI int64_t memoi_messages_least(const memoi_messages* m, int is_backward,
+                                   memob_arrays* scratch) {
+    const int64_t n = m->n_ranks;
+    memoi_clock_load* loads = MEMOB_ARRAY(scratch, memoi_clock_load, n);
     int64_t most = 0;
-    for (int64_t r = 0; r < m->n_ranks; r++) {
-        int64_t work = 0;
-        for (int64_t owner = 0; owner < m->n_ranks; owner++)
-            work += m->work_of[r * m->n_ranks + owner];
-        most = memob_max(most, memoi_messages_cost(work, 0) + memoi_messages_cost(work, 1));
+    if (scratch->failed) return 0;
+    for (int32_t i = 0; i < memoi_messages_count(m); i++) {
+        const memoi_ring_message* x = &m->list[i];
+        memoi_clock_add_load(m, MEMOI_LINK_RING, x->source, x->reader, x->n_rows, is_backward,
+                             loads);
+        loads[x->reader].computes += memoi_messages_cost(x->work, is_backward);
+    }
+    for (int32_t i = 0; i < memoi_messages_crossings(m); i++) {
+        const memoi_ring_crossing* x = &m->crossings[i];
+        memoi_clock_add_load(m, MEMOI_LINK_NODES, x->owner, x->holder, x->n_rows, is_backward,
+                             loads);
+    }
+    for (int32_t r = 0; r < n; r++) {
+        const memoi_clock_load* load = &loads[r];
+        most = memob_max(most, load->computes + memoi_messages_own(m, r, is_backward));
+        for (int link = 0; link < MEMOI_N_LINKS; link++) {
+            most = memob_max(most, load->sends[link]);
+            most = memob_max(most, memob_max(load->receives[link][0], load->receives[link][1]));
+        }
     }
     return most;
 }
 
-/* The order that takes least in both passes is the list.  The others are not tried once the busiest
- * rank hardly waits. */
+/* An order of a list, made so far. */
+typedef struct memoi_messages_trial {
+    memoi_messages list;
+    int32_t n_passes; /* made */
+    int64_t least;    /* time of these, and the least of the others */
+} memoi_messages_trial;
+
+/* Makes one pass more. */
+MEMOI void memoi_messages_try(const memoi_messages* by_distance, int order, const int64_t least[2],
+                              memoi_messages_trial* trial, memob_arrays* scratch) {
+    const int pass = trial->n_passes++;
+    if (!pass) memoi_messages_copy(by_distance, &trial->list, scratch);
+    if (!scratch->failed) memoi_messages_put_in_order(&trial->list, order, pass, scratch);
+    if (!scratch->failed)
+        trial->least += memoi_messages_time(&trial->list, pass, scratch) - least[pass];
+}
+
+/* The order that takes least in both passes is the list, or one that takes a hundredth more than
+ * any can.  What takes longer already than another order may is not made further. */
+MEMOI void memoi_messages_choose(memoi_messages* m, memob_arrays* scratch) {
+    const int64_t least[2] = {memoi_messages_least(m, 0, scratch),
+                              memoi_messages_least(m, 1, scratch)};
+    const int64_t enough = least[0] + least[1] + (least[0] + least[1]) / 100;
+    memoi_messages_trial trials[MEMOI_N_LIST_ORDERS];
+    int best = 0;
+    for (int i = 0; i < MEMOI_N_LIST_ORDERS; i++) {
+        trials[i].n_passes = 0;
+        trials[i].least = least[0] + least[1];
+    }
+    while (trials[best].n_passes < 2) {
+        memoi_messages_try(m, best, least, &trials[best], scratch);
+        if (scratch->failed) return;
+        best = 0;
+        for (int i = 1; i < MEMOI_N_LIST_ORDERS; i++) {
+            const int64_t a = memob_max(trials[i].least, enough);
+            const int64_t b = memob_max(trials[best].least, enough);
+            if (a < b || (a == b && trials[i].n_passes > trials[best].n_passes)) best = i;
+        }
+    }
+    *m = trials[best].list;
+}
+
 MEMOI void memoi_messages_make(memoi_messages* m, memob_arrays* scratch) {
     const int64_t n = m->n_ranks;
-    memoi_messages best = *m;
-    const int64_t busiest = memoi_messages_busiest(m), bound = busiest + busiest / 100;
-    int64_t least = INT64_MAX;
     for (int64_t i = 0; i < n * n; i++) {
         m->n_rows += m->rows_of[i];
         m->work += m->work_of[i];
@@ -296,16 +366,7 @@ MEMOI void memoi_messages_make(memoi_messages* m, memob_arrays* scratch) {
         m->times[link][1] = m->times[link][0] * (memo_type_bytes(m->shape->carried_type) /
                                                  memo_type_bytes(m->shape->type));
     m->lead = m->work / n / 100;
-
-    for (int order = 0; order < MEMOI_N_LIST_ORDERS && least > bound; order++) {
-        memoi_messages made = *m;
-        int64_t time = 0;
-        memoi_messages_put_in_order(&made, order, scratch);
-        for (int i = 0; i < 2 && !scratch->failed; i++)
-            time += memoi_messages_time(&made, i, scratch);
-        if (scratch->failed) return;
-        if (time < least) best = made;
-        least = memob_min(least, time);
-    }
-    *m = best;
+    memoi_messages_add_all(m, scratch);
+    if (!scratch->failed) memoi_messages_by_distance(m, scratch);
+    if (!scratch->failed) memoi_messages_choose(m, scratch);
 }

@@ -170,6 +170,25 @@ MEMOI void memoi_messages_add_all(memoi_messages* m, memob_arrays* arrays) {
     }
 }
 
+MEMOI void* memoi_messages_copy_of(const void* array, int64_t n, size_t n_bytes,
+                                   memob_arrays* arrays) {
+    void* copy = memob_arrays_add(arrays, n, n_bytes);
+    if (copy) memcpy(copy, array, (size_t)n * n_bytes);
+    return copy;
+}
+
+/* A list that may get another order. */
+MEMOI void memoi_messages_copy(const memoi_messages* m, memoi_messages* copy,
+                               memob_arrays* arrays) {
+    const int64_t n = memoi_messages_count(m) + 1, n_crossings = memoi_messages_crossings(m) + 1;
+    *copy = *m;
+    copy->list = (memoi_ring_message*)memoi_messages_copy_of(m->list, n, sizeof *m->list, arrays);
+    copy->order = (int32_t*)memoi_messages_copy_of(m->order, n, sizeof *m->order, arrays);
+    copy->crossings = (memoi_ring_crossing*)memoi_messages_copy_of(m->crossings, n_crossings,
+                                                                   sizeof *m->crossings, arrays);
+    copy->held = (int32_t*)memoi_messages_copy_of(m->held, n_crossings, sizeof *m->held, arrays);
+}
+
 /* Puts messages of readers, or crossings of holders, in the order of keys: of index. */
 MEMOI void memoi_messages_put(memoi_messages* m, int is_held, memob_keyed* keys, int32_t n,
                               memob_arrays* scratch) {

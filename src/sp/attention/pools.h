@@ -44,14 +44,17 @@ MEMOI int64_t memoi_pool_rows(const memoi_shape* shape, int pool) {
     return n_sets * memob_align_up(n, MEMOI_POOL_ALIGNMENT);
 }
 
-/* The last step whose rows lie in [begin, end), which meets stretch i. */
-MEMOI int32_t memoi_pool_last_step(const memoi_pool* pool, int32_t i, int64_t begin, int64_t end) {
+/* The stretch whose step is the last one in rows [begin, end), which meet stretch i; or one that is
+ * not below `most`. */
+MEMOI memoi_pool_stretch memoi_pool_look(const memoi_pool* pool, int32_t i, int64_t begin,
+                                         int64_t end, int32_t most) {
     const memoi_pool_stretch* s = pool->stretches;
-    int32_t step = 0;
-    while (i > 0 && s[i - 1].end > begin) i--;
-    for (; i < pool->n && s[i].begin < end; i++)
-        if (s[i].end > begin && s[i].step > step) step = s[i].step;
-    return step;
+    memoi_pool_stretch last = {begin, begin, 0};
+    for (int32_t k = i; k >= 0 && s[k].end > begin && last.step < most; k--)
+        if (s[k].begin < end && s[k].step > last.step) last = s[k];
+    for (int32_t k = i + 1; k < pool->n && s[k].begin < end && last.step < most; k++)
+        if (s[k].end > begin && s[k].step > last.step) last = s[k];
+    return last;
 }
 
 /* Cuts the stretch that a row is in; returns the index of the one that begins there. */
@@ -119,21 +122,31 @@ MEMOI void memoi_pool_lay(memoi_pool* pool, int64_t n_rows, const int64_t* sizes
 
     for (int32_t s = 1; s < n_steps; s++) {
         const int64_t n = sizes[s], next = s + 1 < n_steps ? sizes[s + 1] : 0;
+        /* Rows from `next` on, and up to `low`, leave room for the next step. */
+        const int64_t low = (n_rows - next) / unit * unit - n, last = n_rows - n;
+        int64_t behind[2] = {0, 0}; /* rows before it meet a step that is not earlier */
         int32_t cost = INT32_MAX;
         rooms[s].row = rooms[s].after = 0;
         if (!n || memoi_pool_take_new(pool, n, next, s, &rooms[s])) continue;
-        for (int32_t i = 0; i < 2 * pool->n && cost; i++) {
-            const memoi_pool_stretch* at = &pool->stretches[i / 2];
-            const int64_t row =
-                i % 2 ? memob_max(at->end - n, 0) / unit * unit : memob_align_up(at->begin, unit);
-            const int has_room = memoi_pool_has_beside(n_rows, row, n, next);
-            const int32_t after =
-                row + n > n_rows ? 0 : memoi_pool_last_step(pool, i / 2, row, row + n);
-            const int32_t cost_here = has_room ? after : (int32_t)memob_max(after, s - 1);
-            if (row + n > n_rows || cost_here >= cost) continue;
-            cost = cost_here;
-            rooms[s].row = row;
-            rooms[s].after = after;
+
+        /* Rows begin where a stretch begins, or end where it ends. */
+        for (int32_t i = 0; i < pool->n && cost; i++) {
+            const memoi_pool_stretch* at = &pool->stretches[i];
+            if (at->step >= cost && at->end - at->begin >= unit) continue;
+            for (int k = 0; k < 2; k++) {
+                const int64_t row =
+                    k ? memob_max(at->end - n, 0) / unit * unit : memob_align_up(at->begin, unit);
+                const int32_t least = row >= next || row <= low ? 0 : s - 1;
+                memoi_pool_stretch place;
+                if (row < behind[k] || row > last || least >= cost) continue;
+                place = memoi_pool_look(pool, i, row, row + n, cost);
+                if (place.step < cost) {
+                    cost = (int32_t)memob_max(place.step, least);
+                    rooms[s].row = row;
+                    rooms[s].after = place.step;
+                }
+                if (place.step >= cost) behind[k] = place.end;
+            }
         }
         MEMO_ASSERT(cost < INT32_MAX); /* 2 */
         memoi_pool_take(pool, rooms[s].row, rooms[s].row + n, s);
