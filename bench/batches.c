@@ -30,13 +30,14 @@
 enum { N_TOKENS = 131072, WINDOW = 1024, FAMILY = 9 /* a prompt and its answers */ };
 enum { ROW_BYTES = 2 * 2 * 128 /* bf16 */, NODES_SLOWER = 10 };
 
-typedef enum kind { CAUSAL, WINDOWS, TREES, N_KINDS } kind;
-static const char* const kind_names[] = {"causal", "windows", "trees"};
+/* CROSS: queries of a document see all keys of another, whose length has nothing to do with it. */
+typedef enum kind { CAUSAL, WINDOWS, TREES, CROSS, N_KINDS } kind;
+static const char* const kind_names[] = {"causal", "windows", "trees", "cross"};
 
 typedef struct batch {
     kind mask_kind;
     int32_t ring, n_nodes;
-    int64_t n_documents, *begins, *parents;
+    int64_t n_documents, *begins, *parents, *key_begins;
     memo_sp_attention_desc desc;
     memo_mask mask;
     double n_pairs, busiest;
@@ -52,41 +53,57 @@ static double next_normal(uint64_t* seed) {
     return normal;
 }
 
-/* Lengths of documents; prompts are longer than answers. */
-static void make_documents(batch* b, uint64_t seed) {
-    const int is_tree = b->mask_kind == TREES;
-    double *weights = (double*)calloc((size_t)b->n_documents, sizeof *weights), all = 0, so_far = 0;
-    b->begins = (int64_t*)calloc((size_t)b->n_documents + 1, sizeof *b->begins);
-    b->parents = (int64_t*)calloc((size_t)b->n_documents, sizeof *b->parents);
-    if (!weights || !b->begins || !b->parents) exit(1);
-    for (int64_t i = 0; i < b->n_documents; i++) {
-        weights[i] =
-            exp((is_tree ? 0.5 : 1.2) * next_normal(&seed)) * (is_tree && i % FAMILY == 0 ? 4 : 1);
+/* Documents of log-normal lengths; the first of `family` ones is longer.  Returns where they begin. */
+static int64_t* made_begins(int64_t n, double deviation, int64_t family, uint64_t* seed) {
+    double *weights = (double*)calloc((size_t)n, sizeof *weights), all = 0, so_far = 0;
+    int64_t* begins = (int64_t*)calloc((size_t)n + 1, sizeof *begins);
+    if (!weights || !begins) exit(1);
+    for (int64_t i = 0; i < n; i++) {
+        weights[i] = exp(deviation * next_normal(seed)) * (family && i % family == 0 ? 4 : 1);
         all += weights[i];
-        b->parents[i] = i % FAMILY ? i / FAMILY * FAMILY : -1;
     }
-    for (int64_t i = 0; i < b->n_documents; i++) {
+    for (int64_t i = 0; i < n; i++) {
         so_far += weights[i];
-        b->begins[i + 1] =
-            i + 1 < b->n_documents ? (int64_t)(N_TOKENS * so_far / all) : (int64_t)N_TOKENS;
+        begins[i + 1] = i + 1 < n ? (int64_t)(N_TOKENS * so_far / all) : (int64_t)N_TOKENS;
     }
     free(weights);
+    return begins;
 }
 
-/* The sharding, the mask, and the pairs of all ranks and of the busiest one. */
+static memo_mask made_cross(const batch* b) {
+    memo_mask mask = {NULL, 0};
+    memo_segment* list = (memo_segment*)calloc((size_t)b->n_documents + 1, sizeof *list);
+    if (!list) exit(1);
+    check(
+        memo_mask_cross(b->begins, b->key_begins, b->n_documents, list, &mask.n_segments, &error));
+    mask.segments = list;
+    return mask;
+}
+
+/* The shardings and the mask. */
 static void make_batch(batch* b, uint64_t seed) {
+    const int is_tree = b->mask_kind == TREES;
     memo_sharding_desc sharding = {0};
     memo_mask_desc mask = {0};
-    make_documents(b, seed);
+    b->begins = made_begins(b->n_documents, is_tree ? 0.5 : 1.2, is_tree ? FAMILY : 0, &seed);
+    b->parents = (int64_t*)calloc((size_t)b->n_documents, sizeof *b->parents);
+    if (!b->parents) exit(1);
+    for (int64_t i = 0; i < b->n_documents; i++)
+        b->parents[i] = i % FAMILY ? i / FAMILY * FAMILY : -1;
     sharding.kind = MEMO_SHARDING_DOCUMENTS;
     sharding.ring = b->ring;
     sharding.n_tokens = mask.n_tokens = N_TOKENS;
     sharding.document_begins = mask.document_begins = b->begins;
     sharding.n_documents = mask.n_documents = b->n_documents;
-    if (b->mask_kind == TREES) sharding.document_parents = mask.document_parents = b->parents;
+    if (is_tree) sharding.document_parents = mask.document_parents = b->parents;
     if (b->mask_kind == WINDOWS) mask.window_before = WINDOW;
+    if (b->mask_kind == CROSS) {
+        sharding.document_begins = b->key_begins = made_begins(b->n_documents, 1.2, 0, &seed);
+        check(memo_sharding_make(&sharding, &b->desc.key_sharding, &error));
+        sharding.document_begins = b->begins;
+    }
+    b->mask = b->mask_kind == CROSS ? made_cross(b) : made_mask(&mask);
     check(memo_sharding_make(&sharding, &b->desc.sharding, &error));
-    b->mask = made_mask(&mask);
     b->desc.n_q_heads = b->desc.n_kv_heads = 1;
     b->desc.head_size = 128;
     b->desc.type = MEMO_TYPE_BF16;
@@ -96,6 +113,8 @@ static void make_batch(batch* b, uint64_t seed) {
 
 static void free_batch(batch* b) {
     memo_sharding_free(&b->desc.sharding);
+    if (b->key_begins) memo_sharding_free(&b->desc.key_sharding);
+    free(b->key_begins);
     made_mask_free(&b->mask);
     free(b->begins);
     free(b->parents);
