@@ -398,12 +398,14 @@ MEMO_API void memo_mesh_destroy(memo_mesh* mesh);
  *
  * Documents.  Packed documents need not divide by anything, and may be empty: the mask (chapter 4)
  * decides what attends to what.  The sharding "documents" halves the ring ranks again and again.
- * The longest document goes to the half with more free rows, then the next one.  The document that
- * fills a half is cut there.  If the causal scores of a rank of both halves differ by more than
- * 1 / 32 of the mean over all ranks, the longest document is cut zigzag over all ranks of both
- * halves instead.  So the scores of ranks differ by a few percent, the token counts by at most 1,
- * and few documents have rows on several ranks.  A rank has as many rows whatever the documents.
- * If these have fewer tokens than the capacity, each rank has its share of them, then padding.
+ * The document with most scores goes to the half with fewer, then the next one.  The document that
+ * fills a half is cut there.  If the scores of a rank of both halves differ by more than 1 / 32 of
+ * the mean over all ranks, the document with most scores is cut zigzag over all ranks of both
+ * halves instead, so that each gets as many.  So the scores of ranks differ by a few percent, the
+ * token counts by at most 1, and few documents have rows on several ranks.  Scores are causal in
+ * each document, or those of the segments that are given.  A rank has as many rows whatever the
+ * documents.  If these have fewer tokens than the capacity, each rank has its share of them, then
+ * padding.
  *
  * Slices.  A sequence may be cut into slices, which are sharded one by one, zigzag or plain.  So
  * each rank has a share of each slice, and a layer may be computed slice by slice.
@@ -438,6 +440,10 @@ typedef struct memo_sharding_desc {
     /* As in memo_mask_desc: the scores of a document count those with its ancestors, and its
      * positions follow theirs.  NULL: none.  Borrowed, too. */
     const int64_t* document_parents;
+    /* MEMO_SHARDING_DOCUMENTS only: what queries see (memo_mask.segments), if not causal documents.
+     * Read by memo_sharding_make alone.  NULL, 0: causal. */
+    const struct memo_segment* segments;
+    int64_t n_segments;
     /* Tokens of every slice but the last; 0: one slice.  Multiples of 2 ring * ulysses work. */
     int64_t slice_tokens;
 } memo_sharding_desc;
@@ -1968,9 +1974,9 @@ MEMO_INLINE void memo_reduce_elements(void* to, int64_t at, const void* const* f
  *     >>row kernels         loops over rows on the host; the devices of row kernels
  *     >>threads back end    ranks as threads: messages, meetings, failures, simulated links
  *     >>mesh                coordinates and groups of a rank
+ *     >>segments            lists of segments, and those of the rows of a block
  *     >>shardings           positions, ranks and rows
  *     >>target              streams and events to enqueue on; messages and row kernels
- *     >>segments            lists of segments, and those of the rows of a block
  *     >>masks               documents and intervals as segments; checks of a list
  *     >>launches            segments as calls of fused kernels
  *     >>attention shape     tokens, heads and masks of a rank
@@ -3882,8 +3888,195 @@ void memo_mesh_destroy(memo_mesh* mesh) {
     MEMO_FREE(mesh);
 }
 
+/* ---- >>segments ---------------------------------------------------------------------------------
+ * Knows: lists of segments, and runs of positions.  Knows nothing of masks, ranks or devices.
+ *
+ * 1. Segments are built from queries in ascending order, each of which sees a key.
+ * 2. Neither end of the keys of a level descends from a query to the next. */
+
+/* How the ends of the keys move from a query to the next: 0 or 1. */
+MEMOI int memoi_segment_moves_begin(const memo_segment* s) {
+    return s->type == MEMO_SEGMENT_INVERSE || s->type == MEMO_SEGMENT_BAND;
+}
+MEMOI int memoi_segment_moves_end(const memo_segment* s) {
+    return s->type == MEMO_SEGMENT_CAUSAL || s->type == MEMO_SEGMENT_BAND;
+}
+
+void memo_segment_keys(const memo_segment* s, int64_t q, int64_t* begin, int64_t* end) {
+    *begin = s->k_begin + (memoi_segment_moves_begin(s) ? q - s->q_begin : 0);
+    *end = s->k_end - (memoi_segment_moves_end(s) ? s->q_end - 1 - q : 0);
+}
+
+/* --- from queries to segments --- */
+
+/* A list of segments, level by level, the last of which may be open. */
+typedef struct memoi_segment_list {
+    memo_segment* list;         /* NULL: segments are only counted */
+    int64_t n;                  /* closed ones */
+    memo_segment open;          /* without k_end and type */
+    int64_t n_rows;             /* queries of the open one; 0: none is open */
+    int64_t begin, end;         /* the keys of the last query */
+    int moves_begin, moves_end; /* from the open one's second query on */
+} memoi_segment_list;
+
+/* Before the first segment of a level; the segments of earlier ones are closed. */
+MEMOI void memoi_segments_begin(memoi_segment_list* x, int32_t level) {
+    x->open.level = level;
+    x->open.q_end = x->begin = x->end = 0;
+}
+
+MEMOI void memoi_segments_close(memoi_segment_list* x) {
+    if (!x->n_rows) return;
+    x->open.k_end = x->end;
+    x->open.type = MEMO_SEGMENT_FULL;
+    if (x->n_rows > 1) x->open.type = (memo_segment_type)(x->moves_end + 2 * x->moves_begin);
+    if (x->list) x->list[x->n] = x->open;
+    x->n++;
+    x->n_rows = 0;
+}
+
+MEMOI void memoi_segments_open(memoi_segment_list* x, int64_t q, int64_t begin, int64_t end) {
+    x->open.q_begin = q;
+    x->open.q_end = q + 1;
+    x->open.k_begin = x->begin = begin;
+    x->end = end;
+    x->n_rows = 1;
+}
+
+/* Adds query q, which sees the keys [begin, end). */
+MEMOI void memoi_segments_add(memoi_segment_list* x, int64_t q, int64_t begin, int64_t end) {
+    const int64_t by_begin = begin - x->begin, by_end = end - x->end;
+    int is_next = x->n_rows && q == x->open.q_end && by_begin <= 1 && by_end <= 1;
+    int is_alike = by_begin == x->moves_begin && by_end == x->moves_end;
+    MEMO_ASSERT(begin < end && q >= x->open.q_end); /* 1 */
+    MEMO_ASSERT(by_begin >= 0 && by_end >= 0);      /* 2 */
+    if (by_begin && by_end && x->end - x->begin == 1)
+        is_next = 0; /* documents of one token are not a band */
+
+    /* The last row of a band belongs to what follows: it is the first row of a document there. */
+    if (is_next && !is_alike && x->n_rows > 1 && x->moves_begin && x->moves_end) {
+        const int64_t last_begin = x->begin--, last_end = x->end--;
+        x->open.q_end--;
+        x->n_rows--;
+        memoi_segments_close(x);
+        memoi_segments_open(x, q - 1, last_begin, last_end);
+    }
+
+    if (is_next && (x->n_rows == 1 || is_alike)) {
+        x->moves_begin = (int)by_begin;
+        x->moves_end = (int)by_end;
+        x->open.q_end++;
+        x->n_rows++;
+        x->begin = begin;
+        x->end = end;
+        return;
+    }
+    memoi_segments_close(x);
+    memoi_segments_open(x, q, begin, end);
+}
+
+/* Adds n queries of one kind: from the second on, the ends move by these numbers. */
+MEMOI void memoi_segments_add_rows(memoi_segment_list* x, int64_t q, int64_t n, int64_t begin,
+                                   int64_t end, int moves_begin, int moves_end) {
+    for (int64_t i = 0; i < n; i++, begin += moves_begin, end += moves_end) {
+        const int64_t more = n - 1 - i;
+        memoi_segments_add(x, q + i, begin, end);
+        if (x->n_rows < 2 || x->moves_begin != moves_begin || x->moves_end != moves_end) continue;
+        x->open.q_end += more; /* all others join */
+        x->n_rows += more;
+        x->begin += moves_begin * more;
+        x->end += moves_end * more;
+        MEMO_ASSERT(x->begin < x->end); /* 1 */
+        return;
+    }
+}
+
+/* The first segment of a level that ends behind query q. */
+MEMOI int64_t memoi_segments_first(const memo_segment* list, int64_t n, int64_t q) {
+    int64_t first = 0;
+    while (first < n) {
+        const int64_t middle = (first + n) / 2;
+        if (list[middle].q_end <= q)
+            first = middle + 1;
+        else
+            n = middle;
+    }
+    return first;
+}
+
+/* --- from positions to rows --- */
+
+/* An end of the keys that walks over runs of keys: positions ascend, so it passes each run once. */
+typedef struct memoi_segments_end {
+    const memo_run *run, *last;
+    int64_t row; /* of the run */
+} memoi_segments_end;
+
+/* The first row at a position or behind it. */
+MEMOI int64_t memoi_segments_row(memoi_segments_end* e, int64_t position) {
+    while (e->run < e->last && e->run->start + e->run->count <= position) e->row += e->run++->count;
+    return e->row + (e->run < e->last ? memob_max(position - e->run->start, 0) : 0);
+}
+
+/* After memoi_segments_row: for how many queries the row moves alike, and how. */
+MEMOI int64_t memoi_segments_reach(const memoi_segments_end* e, int64_t position, int moves,
+                                   int* moves_row) {
+    *moves_row = 0;
+    if (!moves || e->run == e->last) return INT64_MAX;
+    if (position < e->run->start) return e->run->start - position;
+    *moves_row = 1;
+    return e->run->start + e->run->count - position;
+}
+
+/* The queries at positions [at, to), from row q on, of a segment s of positions. */
+MEMOI void memoi_segments_add_part(memoi_segment_list* x, const memo_segment* s, int64_t at,
+                                   int64_t to, int64_t q, memoi_segments_end ends[2]) {
+    while (at < to) {
+        int64_t begin, end, first, last, n;
+        int moves_first, moves_last;
+        memo_segment_keys(s, at, &begin, &end);
+        first = memoi_segments_row(&ends[0], begin);
+        last = memoi_segments_row(&ends[1], end);
+        n = memob_min(
+            memoi_segments_reach(&ends[0], begin, memoi_segment_moves_begin(s), &moves_first),
+            memoi_segments_reach(&ends[1], end, memoi_segment_moves_end(s), &moves_last));
+        n = memob_min(n, to - at);
+        if (first < last)
+            memoi_segments_add_rows(x, q, n, first, last, moves_first, moves_last);
+        else if (moves_last)
+            n = 1; /* the next query sees a key */
+        at += n;
+        q += n;
+    }
+}
+
+/* The segments of a block: rows of query runs against rows of key runs, under one level of a mask.
+ * Returns their number; list NULL: only that.  O(runs + segments of the mask). */
+MEMOI int64_t memoi_segments_derive(const memo_segment* seen, int64_t n_seen, const memo_run* q,
+                                    int32_t n_q, const memo_run* k, int32_t n_k,
+                                    memo_segment* list) {
+    const memoi_segments_end begin = {k, k + n_k, 0};
+    memoi_segments_end ends[2] = {begin, begin};
+    memoi_segment_list x = MEMO_ZERO(memoi_segment_list);
+    int64_t row = 0, first = n_q ? memoi_segments_first(seen, n_seen, q->start) : 0;
+    x.list = list;
+    x.open.level = n_seen ? seen->level : 0;
+    for (int32_t r = 0; r < n_q; row += q[r++].count) {
+        const int64_t q_end = q[r].start + q[r].count;
+        while (first < n_seen && seen[first].q_end <= q[r].start) first++;
+        for (int64_t i = first; i < n_seen && seen[i].q_begin < q_end; i++) {
+            const int64_t at = memob_max(q[r].start, seen[i].q_begin);
+            memoi_segments_add_part(&x, &seen[i], at, memob_min(q_end, seen[i].q_end),
+                                    row + at - q[r].start, ends);
+        }
+    }
+    memoi_segments_close(&x);
+    return x.n;
+}
+
 /* ---- >>shardings --------------------------------------------------------------------------------
- * Knows: positions, ranks and rows.  Knows nothing of attention, masks, streams or devices.
+ * Knows: positions, ranks, rows, and how many keys queries see.  Knows nothing of attention,
+ * streams or devices.
  *
  * 1. Parts of documents never take more rows than a rank has.
  * 2. Pieces of documents and of padding fill the rows of all ranks.
@@ -3948,6 +4141,29 @@ MEMOI memo_status memoi_sharding_check_capacity(const memo_sharding* sharding, m
                             (long long)sharding->capacity, (long long)sharding->n_tokens);
     return MEMOI_INTEGER("memo_sharding_desc", sharding, capacity, 0,
                          has_documents ? MEMOB_BYTES_MAX / 2 : 0);
+}
+
+/* Segments of queries of the sequence, each level ascending. */
+MEMOI memo_status memoi_sharding_check_segments(const memo_sharding_desc* desc, memo_error* error) {
+    const memo_segment* list = desc->segments;
+    const int has_documents = desc->kind == MEMO_SHARDING_DOCUMENTS;
+    int is_valid = desc->n_segments >= 0 && (!desc->n_segments || (list && has_documents));
+    for (int64_t i = 0; is_valid && i < desc->n_segments; i++) {
+        const memo_segment* x = &list[i];
+        const int follows = i && x[-1].level == x->level;
+        is_valid = x->q_begin >= (follows ? x[-1].q_end : 0) && x->q_end > x->q_begin &&
+                   x->q_end <= desc->n_tokens && x->level >= (i ? x[-1].level : 0) &&
+                   x->level < MEMO_LEVELS_MAX && (uint32_t)x->type < MEMO_N_SEGMENT_TYPES;
+        is_valid = is_valid && x->k_begin >= 0 && x->k_end > x->k_begin &&
+                   x->k_end <= MEMOB_BYTES_MAX / 2 &&
+                   (x->type == MEMO_SEGMENT_FULL || x->k_end - x->k_begin >= x->q_end - x->q_begin);
+    }
+    if (is_valid) return MEMO_STATUS_OK;
+    return MEMOI_REFUSE(
+        "memo_sharding_desc.segments, n_segments: invalid (%lld segments); those of "
+        "a memo_mask of n_tokens queries (%lld) are valid, in the sharding "
+        "documents",
+        (long long)desc->n_segments, (long long)desc->n_tokens);
 }
 
 /* All but the pieces of documents, from the fields that a desc has. */
@@ -4069,12 +4285,45 @@ typedef struct memoi_spread {
     memoi_spread_piece* pieces; /* freed apart */
     int64_t n_pieces, capacity;
     double most_apart; /* scores of a rank of both halves of a group */
+    /* What queries see, or no levels, which begin at first[i] and end at first[n_levels];
+     * before[i]: scores of all segments before i. */
+    const memo_segment* segments;
+    int64_t first[MEMO_LEVELS_MAX + 1];
+    int32_t n_levels;
+    double* before;
 } memoi_spread;
 
-/* Causal scores. */
-MEMOI double memoi_spread_scores(const memoi_spread_part* part) {
-    const double n = (double)(part->end - part->begin);
-    return n * ((double)part->n_before + (n + 1) / 2);
+/* The scores of a segment's first n queries: their keys grow, stay or shrink by one each. */
+MEMOI double memoi_spread_segment(const memo_segment* segment, int64_t n) {
+    int64_t first, first_end, last, last_end;
+    memo_segment_keys(segment, segment->q_begin, &first, &first_end);
+    memo_segment_keys(segment, segment->q_begin + n - 1, &last, &last_end);
+    return n > 0 ? (double)n * (double)(first_end - first + last_end - last) / 2 : 0;
+}
+
+/* The scores of all queries before a position.  Segments of a level ascend. */
+MEMOI double memoi_spread_up_to(const memoi_spread* s, int64_t position) {
+    double scores = 0;
+    for (int32_t level = 0; level < s->n_levels; level++) {
+        const int64_t first = s->first[level];
+        const int64_t i =
+            first + memoi_sharding_search(&s->segments[first].q_begin, sizeof *s->segments / 8,
+                                          s->first[level + 1] - first, position);
+        const memo_segment* at = &s->segments[i];
+        scores += s->before[i] - s->before[first] +
+                  memoi_spread_segment(at, memob_min(position, at->q_end) - at->q_begin);
+    }
+    return scores;
+}
+
+/* The scores of n positions of a part from its position `at` on; causal ones without segments. */
+MEMOI double memoi_spread_scores_of(const memoi_spread* s, const memoi_spread_part* part,
+                                    int64_t at, int64_t n) {
+    if (s->n_levels) return memoi_spread_up_to(s, at + n) - memoi_spread_up_to(s, at);
+    return (double)n * ((double)(part->n_before + at - part->begin) + ((double)n + 1) / 2);
+}
+MEMOI double memoi_spread_scores(const memoi_spread* s, const memoi_spread_part* part) {
+    return memoi_spread_scores_of(s, part, part->begin, part->end - part->begin);
 }
 
 MEMOI void memoi_spread_add(memoi_spread* s, int64_t begin, int64_t count, int64_t rank) {
@@ -4084,11 +4333,48 @@ MEMOI void memoi_spread_add(memoi_spread* s, int64_t begin, int64_t count, int64
     if (count && !s->arrays.failed) s->pieces[s->n_pieces++] = piece;
 }
 
+/* The scores of `count` positions of a part, n from its begin and the others from its end, without
+ * those that so many positions have in the mean. */
+MEMOI double memoi_spread_excess(const memoi_spread* s, const memoi_spread_part* part,
+                                 int64_t count, int64_t n) {
+    return memoi_spread_scores_of(s, part, part->begin, n) +
+           memoi_spread_scores_of(s, part, part->end - (count - n), count - n) -
+           memoi_spread_scores(s, part) * (double)count / (double)(part->end - part->begin);
+}
+
+/* How many of `count` positions a rank gets from the begin of a part: half of them, unless others
+ * have more nearly the mean. */
+MEMOI int64_t memoi_spread_first(const memoi_spread* s, const memoi_spread_part* part,
+                                 int64_t count, int64_t half) {
+    const double excess = count ? memoi_spread_excess(s, part, count, half) : 0;
+    const int64_t ends[2] = {0, count};
+    int64_t best = half;
+    double least = fabs(excess);
+    if (least <= s->most_apart / 32) return half;
+    for (int i = 0; i < 2; i++) {
+        const double at_end = memoi_spread_excess(s, part, count, ends[i]);
+        int64_t same = half, other = ends[i]; /* as the sign of the excess */
+        if ((at_end < 0) == (excess < 0)) {
+            if (fabs(at_end) < least) best = ends[i];
+            least = fmin(least, fabs(at_end));
+            continue;
+        }
+        while (other - same > 1 || same - other > 1) {
+            const int64_t middle = (same + other) / 2;
+            const double here = memoi_spread_excess(s, part, count, middle);
+            *((here < 0) == (excess < 0) ? &same : &other) = middle;
+        }
+        return same;
+    }
+    return best;
+}
+
 /* Cuts a part zigzag over n ranks.  Ranks with more free rows get a token more. */
 MEMOI void memoi_spread_cut(memoi_spread* s, const memoi_spread_part* part, int32_t first,
                             int32_t n) {
-    int64_t begin = part->begin, end = part->end, most = 0, n_most = 0;
-    const int64_t each = (end - begin) / n, n_more = (end - begin) % n;
+    memoi_spread_part rest = *part;
+    int64_t most = 0, n_most = 0;
+    const int64_t each = (rest.end - rest.begin) / n, n_more = (rest.end - rest.begin) % n;
     int64_t more_most, more_others;
     for (int32_t r = first; r < first + n; r++) most = memob_max(most, s->n_free[r]);
     for (int32_t r = first; r < first + n; r++) n_most += s->n_free[r] == most;
@@ -4098,18 +4384,22 @@ MEMOI void memoi_spread_cut(memoi_spread* s, const memoi_spread_part* part, int3
     for (int32_t r = first; r < first + n; r++) {
         int64_t* more = s->n_free[r] == most ? &more_most : &more_others;
         const int64_t count = each + (*more > 0);
-        const int64_t n_first = r == first + n - 1 ? count : (count + s->n_free[r] % 2) / 2;
+        const int64_t half = (count + s->n_free[r] % 2) / 2;
+        const int64_t n_first =
+            r == first + n - 1 ? count : memoi_spread_first(s, &rest, count, half);
         *more -= *more > 0;
-        memoi_spread_add(s, begin, n_first, r);
-        memoi_spread_add(s, end - (count - n_first), count - n_first, r);
-        begin += n_first;
-        end -= count - n_first;
+        memoi_spread_add(s, rest.begin, n_first, r);
+        memoi_spread_add(s, rest.end - (count - n_first), count - n_first, r);
+        rest.begin += n_first;
+        rest.n_before += n_first;
+        rest.end -= count - n_first;
         s->n_free[r] -= count;
         MEMO_ASSERT(s->n_free[r] >= 0); /* 1 */
     }
 }
 
-/* Gives parts to the halves of n ranks, the longest first, and the part that fills a half to both.
+/* Gives parts to the halves of n ranks, the one with most scores first, each to the half with
+ * fewer; the part that fills a half to both.
  * Returns how far the halves are apart. */
 MEMOI double memoi_spread_halve(memoi_spread* s, const memoi_spread_part* parts, int64_t n_parts,
                                 int32_t first, int32_t n, int64_t n_halves[2]) {
@@ -4119,7 +4409,7 @@ MEMOI double memoi_spread_halve(memoi_spread* s, const memoi_spread_part* parts,
     n_halves[0] = n_halves[1] = 0;
     for (int32_t r = 0; r < n; r++) n_free[r >= n_ranks[0]] += s->n_free[first + r];
     for (i = 0; i < n_parts; i++) {
-        int side = (double)n_free[0] * n_ranks[1] < (double)n_free[1] * n_ranks[0];
+        int side = scores[0] * n_ranks[1] > scores[1] * n_ranks[0];
         memoi_spread_part part = parts[i];
         while (part.begin < part.end) {
             memoi_spread_part* here = &s->halves[side][n_halves[side]];
@@ -4129,15 +4419,15 @@ MEMOI double memoi_spread_halve(memoi_spread* s, const memoi_spread_part* parts,
             part.begin = here->end;
             n_free[side] -= here->end - here->begin;
             n_halves[side] += here->begin < here->end;
-            scores[side] += memoi_spread_scores(here);
+            scores[side] += memoi_spread_scores(s, here);
             side = !side;
         }
     }
     return fabs(scores[0] / n_ranks[0] - scores[1] / n_ranks[1]);
 }
 
-/* Gives parts, the longest first, to n ranks, which have as many free rows.  There is room for n
- * - 1 parts more, because each halving cuts one at most. */
+/* Gives parts, that with most scores first, to n ranks, which have as many free rows.  There is
+ * room for n - 1 parts more, because each halving cuts one at most. */
 MEMOI void memoi_spread_over(memoi_spread* s, memoi_spread_part* parts, int64_t n_parts,
                              int32_t first, int32_t n) {
     memoi_spread_part* second;
@@ -4162,31 +4452,48 @@ MEMOI int memoi_spread_compare(const void* left, const void* right) {
     return a->rank != b->rank ? memob_compare(a->rank, b->rank) : memob_compare(a->begin, b->begin);
 }
 
-MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* error) {
+/* The scores of all segments before each. */
+MEMOI void memoi_spread_take_segments(memoi_spread* s, const memo_sharding_desc* desc) {
+    s->before = MEMOB_ARRAY(&s->arrays, double, desc->n_segments + 1);
+    if (s->arrays.failed) return;
+    s->segments = desc->segments;
+    for (int64_t i = 0; i < desc->n_segments; i++) {
+        const memo_segment* at = &s->segments[i];
+        s->before[i + 1] = s->before[i] + memoi_spread_segment(at, at->q_end - at->q_begin);
+        if (!i || at[-1].level < at->level) s->first[s->n_levels++] = i;
+    }
+    s->first[s->n_levels] = desc->n_segments;
+}
+
+MEMOI memo_status memoi_sharding_spread(const memo_sharding_desc* desc, memo_sharding* sharding,
+                                        memo_error* error) {
     const int64_t *begins = sharding->document_begins, n = sharding->n_documents;
     const int32_t rd = sharding->ring;
     int64_t n_parts = 0, at = sharding->n_tokens;
-    memoi_spread_part* parts;
+    memoi_spread_part *parts, *documents;
     memob_keyed* order;
     memoi_spread s = MEMO_ZERO(memoi_spread);
     s.sharding = sharding;
     parts = MEMOB_ARRAY(&s.arrays, memoi_spread_part, n + rd);
-    s.halves[0] = MEMOB_ARRAY(&s.arrays, memoi_spread_part, n + rd);
+    documents = s.halves[0] = MEMOB_ARRAY(&s.arrays, memoi_spread_part, n + rd);
     s.halves[1] = MEMOB_ARRAY(&s.arrays, memoi_spread_part, n + rd);
     s.n_free = MEMOB_ARRAY(&s.arrays, int64_t, rd);
     order = MEMOB_ARRAY(&s.arrays, memob_keyed, n);
+    memoi_spread_take_segments(&s, desc);
 
-    /* Documents, the longest first. */
-    for (int64_t i = 0; i < n && !s.arrays.failed; i++)
-        order[i] = memob_keyed_of(begins[i + 1] - begins[i], i);
-    if (!s.arrays.failed) memob_keyed_sort(order, n);
-    for (int64_t i = n - 1; i >= 0 && !s.arrays.failed && order[i].key; i--) {
-        memoi_spread_part* part = &parts[n_parts++];
-        part->begin = begins[order[i].index];
-        part->end = begins[order[i].index + 1];
-        part->n_before = memoi_sharding_prefix(sharding, order[i].index);
-        s.most_apart += memoi_spread_scores(part) / rd / 32;
+    /* Documents, the one with most scores first. */
+    for (int64_t i = 0; i < n && !s.arrays.failed; i++) {
+        documents[i].begin = begins[i];
+        documents[i].end = begins[i + 1];
+        documents[i].n_before = memoi_sharding_prefix(sharding, i);
+        const double scores = memoi_spread_scores(&s, &documents[i]);
+        order[i] = memob_keyed_of((int64_t)fmin(scores, 9e18), i);
+        s.most_apart += scores / rd / 32;
     }
+    if (!s.arrays.failed) memob_keyed_sort(order, n);
+    for (int64_t i = n - 1; i >= 0 && !s.arrays.failed; i--)
+        if (documents[order[i].index].begin < documents[order[i].index].end)
+            parts[n_parts++] = documents[order[i].index];
     for (int32_t r = 0; r < rd && !s.arrays.failed; r++)
         s.n_free[r] = memo_share_of(sharding->n_tokens, rd, r).count;
     if (!s.arrays.failed) memoi_spread_over(&s, parts, n_parts, 0, rd);
@@ -4237,8 +4544,10 @@ memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sh
     sharding->document_parents = desc->document_parents;
     sharding->slice_tokens = desc->slice_tokens;
     status = memoi_sharding_measure(sharding, error);
-    return status || desc->kind != MEMO_SHARDING_DOCUMENTS ? status
-                                                           : memoi_sharding_spread(sharding, error);
+    if (!status) status = memoi_sharding_check_segments(desc, error);
+    return status || desc->kind != MEMO_SHARDING_DOCUMENTS
+               ? status
+               : memoi_sharding_spread(desc, sharding, error);
 }
 
 /* --- runs --- */
@@ -4669,192 +4978,6 @@ MEMOI void memoi_target_cast(memoi_target* target, int stream, void* to, memo_ty
                              const float* from, int64_t n) {
     const memo_add_desc cast = {to, from, NULL, type, MEMO_TYPE_F32, type, 1, n, 0, 0, 0};
     if (n) memoi_target_kernel(target, stream, MEMO_ROW_CAST, &cast);
-}
-
-/* ---- >>segments ---------------------------------------------------------------------------------
- * Knows: lists of segments, and runs of positions.  Knows nothing of masks, ranks or devices.
- *
- * 1. Segments are built from queries in ascending order, each of which sees a key.
- * 2. Neither end of the keys of a level descends from a query to the next. */
-
-/* How the ends of the keys move from a query to the next: 0 or 1. */
-MEMOI int memoi_segment_moves_begin(const memo_segment* s) {
-    return s->type == MEMO_SEGMENT_INVERSE || s->type == MEMO_SEGMENT_BAND;
-}
-MEMOI int memoi_segment_moves_end(const memo_segment* s) {
-    return s->type == MEMO_SEGMENT_CAUSAL || s->type == MEMO_SEGMENT_BAND;
-}
-
-void memo_segment_keys(const memo_segment* s, int64_t q, int64_t* begin, int64_t* end) {
-    *begin = s->k_begin + (memoi_segment_moves_begin(s) ? q - s->q_begin : 0);
-    *end = s->k_end - (memoi_segment_moves_end(s) ? s->q_end - 1 - q : 0);
-}
-
-/* --- from queries to segments --- */
-
-/* A list of segments, level by level, the last of which may be open. */
-typedef struct memoi_segment_list {
-    memo_segment* list;         /* NULL: segments are only counted */
-    int64_t n;                  /* closed ones */
-    memo_segment open;          /* without k_end and type */
-    int64_t n_rows;             /* queries of the open one; 0: none is open */
-    int64_t begin, end;         /* the keys of the last query */
-    int moves_begin, moves_end; /* from the open one's second query on */
-} memoi_segment_list;
-
-/* Before the first segment of a level; the segments of earlier ones are closed. */
-MEMOI void memoi_segments_begin(memoi_segment_list* x, int32_t level) {
-    x->open.level = level;
-    x->open.q_end = x->begin = x->end = 0;
-}
-
-MEMOI void memoi_segments_close(memoi_segment_list* x) {
-    if (!x->n_rows) return;
-    x->open.k_end = x->end;
-    x->open.type = MEMO_SEGMENT_FULL;
-    if (x->n_rows > 1) x->open.type = (memo_segment_type)(x->moves_end + 2 * x->moves_begin);
-    if (x->list) x->list[x->n] = x->open;
-    x->n++;
-    x->n_rows = 0;
-}
-
-MEMOI void memoi_segments_open(memoi_segment_list* x, int64_t q, int64_t begin, int64_t end) {
-    x->open.q_begin = q;
-    x->open.q_end = q + 1;
-    x->open.k_begin = x->begin = begin;
-    x->end = end;
-    x->n_rows = 1;
-}
-
-/* Adds query q, which sees the keys [begin, end). */
-MEMOI void memoi_segments_add(memoi_segment_list* x, int64_t q, int64_t begin, int64_t end) {
-    const int64_t by_begin = begin - x->begin, by_end = end - x->end;
-    int is_next = x->n_rows && q == x->open.q_end && by_begin <= 1 && by_end <= 1;
-    int is_alike = by_begin == x->moves_begin && by_end == x->moves_end;
-    MEMO_ASSERT(begin < end && q >= x->open.q_end); /* 1 */
-    MEMO_ASSERT(by_begin >= 0 && by_end >= 0);      /* 2 */
-    if (by_begin && by_end && x->end - x->begin == 1)
-        is_next = 0; /* documents of one token are not a band */
-
-    /* The last row of a band belongs to what follows: it is the first row of a document there. */
-    if (is_next && !is_alike && x->n_rows > 1 && x->moves_begin && x->moves_end) {
-        const int64_t last_begin = x->begin--, last_end = x->end--;
-        x->open.q_end--;
-        x->n_rows--;
-        memoi_segments_close(x);
-        memoi_segments_open(x, q - 1, last_begin, last_end);
-    }
-
-    if (is_next && (x->n_rows == 1 || is_alike)) {
-        x->moves_begin = (int)by_begin;
-        x->moves_end = (int)by_end;
-        x->open.q_end++;
-        x->n_rows++;
-        x->begin = begin;
-        x->end = end;
-        return;
-    }
-    memoi_segments_close(x);
-    memoi_segments_open(x, q, begin, end);
-}
-
-/* Adds n queries of one kind: from the second on, the ends move by these numbers. */
-MEMOI void memoi_segments_add_rows(memoi_segment_list* x, int64_t q, int64_t n, int64_t begin,
-                                   int64_t end, int moves_begin, int moves_end) {
-    for (int64_t i = 0; i < n; i++, begin += moves_begin, end += moves_end) {
-        const int64_t more = n - 1 - i;
-        memoi_segments_add(x, q + i, begin, end);
-        if (x->n_rows < 2 || x->moves_begin != moves_begin || x->moves_end != moves_end) continue;
-        x->open.q_end += more; /* all others join */
-        x->n_rows += more;
-        x->begin += moves_begin * more;
-        x->end += moves_end * more;
-        MEMO_ASSERT(x->begin < x->end); /* 1 */
-        return;
-    }
-}
-
-/* The first segment of a level that ends behind query q. */
-MEMOI int64_t memoi_segments_first(const memo_segment* list, int64_t n, int64_t q) {
-    int64_t first = 0;
-    while (first < n) {
-        const int64_t middle = (first + n) / 2;
-        if (list[middle].q_end <= q)
-            first = middle + 1;
-        else
-            n = middle;
-    }
-    return first;
-}
-
-/* --- from positions to rows --- */
-
-/* An end of the keys that walks over runs of keys: positions ascend, so it passes each run once. */
-typedef struct memoi_segments_end {
-    const memo_run *run, *last;
-    int64_t row; /* of the run */
-} memoi_segments_end;
-
-/* The first row at a position or behind it. */
-MEMOI int64_t memoi_segments_row(memoi_segments_end* e, int64_t position) {
-    while (e->run < e->last && e->run->start + e->run->count <= position) e->row += e->run++->count;
-    return e->row + (e->run < e->last ? memob_max(position - e->run->start, 0) : 0);
-}
-
-/* After memoi_segments_row: for how many queries the row moves alike, and how. */
-MEMOI int64_t memoi_segments_reach(const memoi_segments_end* e, int64_t position, int moves,
-                                   int* moves_row) {
-    *moves_row = 0;
-    if (!moves || e->run == e->last) return INT64_MAX;
-    if (position < e->run->start) return e->run->start - position;
-    *moves_row = 1;
-    return e->run->start + e->run->count - position;
-}
-
-/* The queries at positions [at, to), from row q on, of a segment s of positions. */
-MEMOI void memoi_segments_add_part(memoi_segment_list* x, const memo_segment* s, int64_t at,
-                                   int64_t to, int64_t q, memoi_segments_end ends[2]) {
-    while (at < to) {
-        int64_t begin, end, first, last, n;
-        int moves_first, moves_last;
-        memo_segment_keys(s, at, &begin, &end);
-        first = memoi_segments_row(&ends[0], begin);
-        last = memoi_segments_row(&ends[1], end);
-        n = memob_min(
-            memoi_segments_reach(&ends[0], begin, memoi_segment_moves_begin(s), &moves_first),
-            memoi_segments_reach(&ends[1], end, memoi_segment_moves_end(s), &moves_last));
-        n = memob_min(n, to - at);
-        if (first < last)
-            memoi_segments_add_rows(x, q, n, first, last, moves_first, moves_last);
-        else if (moves_last)
-            n = 1; /* the next query sees a key */
-        at += n;
-        q += n;
-    }
-}
-
-/* The segments of a block: rows of query runs against rows of key runs, under one level of a mask.
- * Returns their number; list NULL: only that.  O(runs + segments of the mask). */
-MEMOI int64_t memoi_segments_derive(const memo_segment* seen, int64_t n_seen, const memo_run* q,
-                                    int32_t n_q, const memo_run* k, int32_t n_k,
-                                    memo_segment* list) {
-    const memoi_segments_end begin = {k, k + n_k, 0};
-    memoi_segments_end ends[2] = {begin, begin};
-    memoi_segment_list x = MEMO_ZERO(memoi_segment_list);
-    int64_t row = 0, first = n_q ? memoi_segments_first(seen, n_seen, q->start) : 0;
-    x.list = list;
-    x.open.level = n_seen ? seen->level : 0;
-    for (int32_t r = 0; r < n_q; row += q[r++].count) {
-        const int64_t q_end = q[r].start + q[r].count;
-        while (first < n_seen && seen[first].q_end <= q[r].start) first++;
-        for (int64_t i = first; i < n_seen && seen[i].q_begin < q_end; i++) {
-            const int64_t at = memob_max(q[r].start, seen[i].q_begin);
-            memoi_segments_add_part(&x, &seen[i], at, memob_min(q_end, seen[i].q_end),
-                                    row + at - q[r].start, ends);
-        }
-    }
-    memoi_segments_close(&x);
-    return x.n;
 }
 
 /* ---- >>masks ------------------------------------------------------------------------------------
@@ -9617,6 +9740,8 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
         memoi_label_add_number(label, field, own->slice_tokens);
         memoi_label_add_array(label, field, own->document_begins, own->n_documents + 1);
         memoi_label_add_array(label, field, own->document_parents, own->n_documents);
+        memoi_label_add_array(label, field, own->pieces ? &own->pieces->row : NULL,
+                              2 * (own->n_pieces + 1));
     }
 }
 
@@ -10425,7 +10550,9 @@ MEMOI memo_status memoi_batch_shard(memo_sequence_batch* b, const memo_sequence_
     int64_t* begins = MEMOB_ARRAY(arrays, int64_t, n + 1);
     int64_t* parents = from->document_parents ? MEMOB_ARRAY(arrays, int64_t, n) : NULL;
     memo_sharding_piece* pieces;
+    memo_segment* segments = NULL;
     memo_sharding_desc desc = MEMO_ZERO(memo_sharding_desc);
+    memo_mask_desc mask = MEMO_ZERO(memo_mask_desc);
     memo_status status;
     b->layers = MEMOB_ARRAY(arrays, memoi_batch_layer, s->desc.n_layers);
     if (arrays->failed) return memob_no_memory(error, "a batch");
@@ -10441,7 +10568,21 @@ MEMOI memo_status memoi_batch_shard(memo_sequence_batch* b, const memo_sequence_
     desc.document_begins = begins;
     desc.n_documents = n;
     desc.document_parents = parents;
+
+    /* Ranks have as many scores under a window, too. */
+    mask.n_tokens = desc.n_tokens;
+    mask.document_begins = begins;
+    mask.n_documents = n;
+    mask.window_before = s->desc.window;
+    if (s->desc.window) {
+        desc.n_segments = memoi_mask_fill(&mask, NULL);
+        desc.segments = segments =
+            (memo_segment*)memob_calloc(desc.n_segments + 1, sizeof *segments);
+        if (!segments) return memob_no_memory(error, "a batch");
+        (void)memoi_mask_fill(&mask, segments);
+    }
     status = memo_sharding_make(&desc, &b->sharding, error);
+    MEMO_FREE(segments);
     if (status) return status;
 
     /* Its memory goes with the other arrays. */

@@ -103,6 +103,10 @@ static void make_batch(batch* b, uint64_t seed) {
         sharding.document_begins = b->begins;
     }
     b->mask = b->mask_kind == CROSS ? made_cross(b) : made_mask(&mask);
+    if (b->mask_kind == WINDOWS || b->mask_kind == CROSS) {
+        sharding.segments = b->mask.segments;
+        sharding.n_segments = b->mask.n_segments;
+    }
     check(memo_sharding_make(&sharding, &b->desc.sharding, &error));
     b->desc.n_q_heads = b->desc.n_kv_heads = 1;
     b->desc.head_size = 128;

@@ -129,9 +129,9 @@ extern "C" {
  *     >>row kernels         loops over rows on the host; the devices of row kernels
  *     >>threads back end    ranks as threads: messages, meetings, failures, simulated links
  *     >>mesh                coordinates and groups of a rank
+ *     >>segments            lists of segments, and those of the rows of a block
  *     >>shardings           positions, ranks and rows
  *     >>target              streams and events to enqueue on; messages and row kernels
- *     >>segments            lists of segments, and those of the rows of a block
  *     >>masks               documents and intervals as segments; checks of a list
  *     >>launches            segments as calls of fused kernels
  *     >>attention shape     tokens, heads and masks of a rank
@@ -159,9 +159,9 @@ extern "C" {
 #include "sp/row_kernels.h"
 #include "sp/threads.h"
 #include "sp/mesh.h"
+#include "sp/attention/segments.h"
 #include "sp/shardings.h"
 #include "sp/target.h"
-#include "sp/attention/segments.h"
 #include "sp/attention/masks.h"
 #include "sp/attention/launches.h"
 #include "sp/attention/shape.h"

@@ -1,7 +1,9 @@
 #pragma once
 #include "sp/comm.h"
+#include "sp/attention/segments.h"
 /* ---- >>shardings --------------------------------------------------------------------------------
- * Knows: positions, ranks and rows.  Knows nothing of attention, masks, streams or devices.
+ * Knows: positions, ranks, rows, and how many keys queries see.  Knows nothing of attention,
+ * streams or devices.
  *
  * 1. Parts of documents never take more rows than a rank has.
  * 2. Pieces of documents and of padding fill the rows of all ranks.
@@ -66,6 +68,29 @@ MEMOI memo_status memoi_sharding_check_capacity(const memo_sharding* sharding, m
                             (long long)sharding->capacity, (long long)sharding->n_tokens);
     return MEMOI_INTEGER("memo_sharding_desc", sharding, capacity, 0,
                          has_documents ? MEMOB_BYTES_MAX / 2 : 0);
+}
+
+/* Segments of queries of the sequence, each level ascending. */
+MEMOI memo_status memoi_sharding_check_segments(const memo_sharding_desc* desc, memo_error* error) {
+    const memo_segment* list = desc->segments;
+    const int has_documents = desc->kind == MEMO_SHARDING_DOCUMENTS;
+    int is_valid = desc->n_segments >= 0 && (!desc->n_segments || (list && has_documents));
+    for (int64_t i = 0; is_valid && i < desc->n_segments; i++) {
+        const memo_segment* x = &list[i];
+        const int follows = i && x[-1].level == x->level;
+        is_valid = x->q_begin >= (follows ? x[-1].q_end : 0) && x->q_end > x->q_begin &&
+                   x->q_end <= desc->n_tokens && x->level >= (i ? x[-1].level : 0) &&
+                   x->level < MEMO_LEVELS_MAX && (uint32_t)x->type < MEMO_N_SEGMENT_TYPES;
+        is_valid = is_valid && x->k_begin >= 0 && x->k_end > x->k_begin &&
+                   x->k_end <= MEMOB_BYTES_MAX / 2 &&
+                   (x->type == MEMO_SEGMENT_FULL || x->k_end - x->k_begin >= x->q_end - x->q_begin);
+    }
+    if (is_valid) return MEMO_STATUS_OK;
+    return MEMOI_REFUSE(
+        "memo_sharding_desc.segments, n_segments: invalid (%lld segments); those of "
+        "a memo_mask of n_tokens queries (%lld) are valid, in the sharding "
+        "documents",
+        (long long)desc->n_segments, (long long)desc->n_tokens);
 }
 
 /* All but the pieces of documents, from the fields that a desc has. */
@@ -187,12 +212,45 @@ typedef struct memoi_spread {
     memoi_spread_piece* pieces; /* freed apart */
     int64_t n_pieces, capacity;
     double most_apart; /* scores of a rank of both halves of a group */
+    /* What queries see, or no levels, which begin at first[i] and end at first[n_levels];
+     * before[i]: scores of all segments before i. */
+    const memo_segment* segments;
+    int64_t first[MEMO_LEVELS_MAX + 1];
+    int32_t n_levels;
+    double* before;
 } memoi_spread;
 
-/* Causal scores. */
-MEMOI double memoi_spread_scores(const memoi_spread_part* part) {
-    const double n = (double)(part->end - part->begin);
-    return n * ((double)part->n_before + (n + 1) / 2);
+/* The scores of a segment's first n queries: their keys grow, stay or shrink by one each. */
+MEMOI double memoi_spread_segment(const memo_segment* segment, int64_t n) {
+    int64_t first, first_end, last, last_end;
+    memo_segment_keys(segment, segment->q_begin, &first, &first_end);
+    memo_segment_keys(segment, segment->q_begin + n - 1, &last, &last_end);
+    return n > 0 ? (double)n * (double)(first_end - first + last_end - last) / 2 : 0;
+}
+
+/* The scores of all queries before a position.  Segments of a level ascend. */
+MEMOI double memoi_spread_up_to(const memoi_spread* s, int64_t position) {
+    double scores = 0;
+    for (int32_t level = 0; level < s->n_levels; level++) {
+        const int64_t first = s->first[level];
+        const int64_t i =
+            first + memoi_sharding_search(&s->segments[first].q_begin, sizeof *s->segments / 8,
+                                          s->first[level + 1] - first, position);
+        const memo_segment* at = &s->segments[i];
+        scores += s->before[i] - s->before[first] +
+                  memoi_spread_segment(at, memob_min(position, at->q_end) - at->q_begin);
+    }
+    return scores;
+}
+
+/* The scores of n positions of a part from its position `at` on; causal ones without segments. */
+MEMOI double memoi_spread_scores_of(const memoi_spread* s, const memoi_spread_part* part,
+                                    int64_t at, int64_t n) {
+    if (s->n_levels) return memoi_spread_up_to(s, at + n) - memoi_spread_up_to(s, at);
+    return (double)n * ((double)(part->n_before + at - part->begin) + ((double)n + 1) / 2);
+}
+MEMOI double memoi_spread_scores(const memoi_spread* s, const memoi_spread_part* part) {
+    return memoi_spread_scores_of(s, part, part->begin, part->end - part->begin);
 }
 
 MEMOI void memoi_spread_add(memoi_spread* s, int64_t begin, int64_t count, int64_t rank) {
@@ -202,11 +260,48 @@ MEMOI void memoi_spread_add(memoi_spread* s, int64_t begin, int64_t count, int64
     if (count && !s->arrays.failed) s->pieces[s->n_pieces++] = piece;
 }
 
+/* The scores of `count` positions of a part, n from its begin and the others from its end, without
+ * those that so many positions have in the mean. */
+MEMOI double memoi_spread_excess(const memoi_spread* s, const memoi_spread_part* part,
+                                 int64_t count, int64_t n) {
+    return memoi_spread_scores_of(s, part, part->begin, n) +
+           memoi_spread_scores_of(s, part, part->end - (count - n), count - n) -
+           memoi_spread_scores(s, part) * (double)count / (double)(part->end - part->begin);
+}
+
+/* How many of `count` positions a rank gets from the begin of a part: half of them, unless others
+ * have more nearly the mean. */
+MEMOI int64_t memoi_spread_first(const memoi_spread* s, const memoi_spread_part* part,
+                                 int64_t count, int64_t half) {
+    const double excess = count ? memoi_spread_excess(s, part, count, half) : 0;
+    const int64_t ends[2] = {0, count};
+    int64_t best = half;
+    double least = fabs(excess);
+    if (least <= s->most_apart / 32) return half;
+    for (int i = 0; i < 2; i++) {
+        const double at_end = memoi_spread_excess(s, part, count, ends[i]);
+        int64_t same = half, other = ends[i]; /* as the sign of the excess */
+        if ((at_end < 0) == (excess < 0)) {
+            if (fabs(at_end) < least) best = ends[i];
+            least = fmin(least, fabs(at_end));
+            continue;
+        }
+        while (other - same > 1 || same - other > 1) {
+            const int64_t middle = (same + other) / 2;
+            const double here = memoi_spread_excess(s, part, count, middle);
+            *((here < 0) == (excess < 0) ? &same : &other) = middle;
+        }
+        return same;
+    }
+    return best;
+}
+
 /* Cuts a part zigzag over n ranks.  Ranks with more free rows get a token more. */
 MEMOI void memoi_spread_cut(memoi_spread* s, const memoi_spread_part* part, int32_t first,
                             int32_t n) {
-    int64_t begin = part->begin, end = part->end, most = 0, n_most = 0;
-    const int64_t each = (end - begin) / n, n_more = (end - begin) % n;
+    memoi_spread_part rest = *part;
+    int64_t most = 0, n_most = 0;
+    const int64_t each = (rest.end - rest.begin) / n, n_more = (rest.end - rest.begin) % n;
     int64_t more_most, more_others;
     for (int32_t r = first; r < first + n; r++) most = memob_max(most, s->n_free[r]);
     for (int32_t r = first; r < first + n; r++) n_most += s->n_free[r] == most;
@@ -216,18 +311,22 @@ MEMOI void memoi_spread_cut(memoi_spread* s, const memoi_spread_part* part, int3
     for (int32_t r = first; r < first + n; r++) {
         int64_t* more = s->n_free[r] == most ? &more_most : &more_others;
         const int64_t count = each + (*more > 0);
-        const int64_t n_first = r == first + n - 1 ? count : (count + s->n_free[r] % 2) / 2;
+        const int64_t half = (count + s->n_free[r] % 2) / 2;
+        const int64_t n_first =
+            r == first + n - 1 ? count : memoi_spread_first(s, &rest, count, half);
         *more -= *more > 0;
-        memoi_spread_add(s, begin, n_first, r);
-        memoi_spread_add(s, end - (count - n_first), count - n_first, r);
-        begin += n_first;
-        end -= count - n_first;
+        memoi_spread_add(s, rest.begin, n_first, r);
+        memoi_spread_add(s, rest.end - (count - n_first), count - n_first, r);
+        rest.begin += n_first;
+        rest.n_before += n_first;
+        rest.end -= count - n_first;
         s->n_free[r] -= count;
         MEMO_ASSERT(s->n_free[r] >= 0); /* 1 */
     }
 }
 
-/* Gives parts to the halves of n ranks, the longest first, and the part that fills a half to both.
+/* Gives parts to the halves of n ranks, the one with most scores first, each to the half with
+ * fewer; the part that fills a half to both.
  * Returns how far the halves are apart. */
 MEMOI double memoi_spread_halve(memoi_spread* s, const memoi_spread_part* parts, int64_t n_parts,
                                 int32_t first, int32_t n, int64_t n_halves[2]) {
@@ -237,7 +336,7 @@ MEMOI double memoi_spread_halve(memoi_spread* s, const memoi_spread_part* parts,
     n_halves[0] = n_halves[1] = 0;
     for (int32_t r = 0; r < n; r++) n_free[r >= n_ranks[0]] += s->n_free[first + r];
     for (i = 0; i < n_parts; i++) {
-        int side = (double)n_free[0] * n_ranks[1] < (double)n_free[1] * n_ranks[0];
+        int side = scores[0] * n_ranks[1] > scores[1] * n_ranks[0];
         memoi_spread_part part = parts[i];
         while (part.begin < part.end) {
             memoi_spread_part* here = &s->halves[side][n_halves[side]];
@@ -247,15 +346,15 @@ MEMOI double memoi_spread_halve(memoi_spread* s, const memoi_spread_part* parts,
             part.begin = here->end;
             n_free[side] -= here->end - here->begin;
             n_halves[side] += here->begin < here->end;
-            scores[side] += memoi_spread_scores(here);
+            scores[side] += memoi_spread_scores(s, here);
             side = !side;
         }
     }
     return fabs(scores[0] / n_ranks[0] - scores[1] / n_ranks[1]);
 }
 
-/* Gives parts, the longest first, to n ranks, which have as many free rows.  There is room for n
- * - 1 parts more, because each halving cuts one at most. */
+/* Gives parts, that with most scores first, to n ranks, which have as many free rows.  There is
+ * room for n - 1 parts more, because each halving cuts one at most. */
 MEMOI void memoi_spread_over(memoi_spread* s, memoi_spread_part* parts, int64_t n_parts,
                              int32_t first, int32_t n) {
     memoi_spread_part* second;
@@ -280,31 +379,48 @@ MEMOI int memoi_spread_compare(const void* left, const void* right) {
     return a->rank != b->rank ? memob_compare(a->rank, b->rank) : memob_compare(a->begin, b->begin);
 }
 
-MEMOI memo_status memoi_sharding_spread(memo_sharding* sharding, memo_error* error) {
+/* The scores of all segments before each. */
+MEMOI void memoi_spread_take_segments(memoi_spread* s, const memo_sharding_desc* desc) {
+    s->before = MEMOB_ARRAY(&s->arrays, double, desc->n_segments + 1);
+    if (s->arrays.failed) return;
+    s->segments = desc->segments;
+    for (int64_t i = 0; i < desc->n_segments; i++) {
+        const memo_segment* at = &s->segments[i];
+        s->before[i + 1] = s->before[i] + memoi_spread_segment(at, at->q_end - at->q_begin);
+        if (!i || at[-1].level < at->level) s->first[s->n_levels++] = i;
+    }
+    s->first[s->n_levels] = desc->n_segments;
+}
+
+MEMOI memo_status memoi_sharding_spread(const memo_sharding_desc* desc, memo_sharding* sharding,
+                                        memo_error* error) {
     const int64_t *begins = sharding->document_begins, n = sharding->n_documents;
     const int32_t rd = sharding->ring;
     int64_t n_parts = 0, at = sharding->n_tokens;
-    memoi_spread_part* parts;
+    memoi_spread_part *parts, *documents;
     memob_keyed* order;
     memoi_spread s = MEMO_ZERO(memoi_spread);
     s.sharding = sharding;
     parts = MEMOB_ARRAY(&s.arrays, memoi_spread_part, n + rd);
-    s.halves[0] = MEMOB_ARRAY(&s.arrays, memoi_spread_part, n + rd);
+    documents = s.halves[0] = MEMOB_ARRAY(&s.arrays, memoi_spread_part, n + rd);
     s.halves[1] = MEMOB_ARRAY(&s.arrays, memoi_spread_part, n + rd);
     s.n_free = MEMOB_ARRAY(&s.arrays, int64_t, rd);
     order = MEMOB_ARRAY(&s.arrays, memob_keyed, n);
+    memoi_spread_take_segments(&s, desc);
 
-    /* Documents, the longest first. */
-    for (int64_t i = 0; i < n && !s.arrays.failed; i++)
-        order[i] = memob_keyed_of(begins[i + 1] - begins[i], i);
-    if (!s.arrays.failed) memob_keyed_sort(order, n);
-    for (int64_t i = n - 1; i >= 0 && !s.arrays.failed && order[i].key; i--) {
-        memoi_spread_part* part = &parts[n_parts++];
-        part->begin = begins[order[i].index];
-        part->end = begins[order[i].index + 1];
-        part->n_before = memoi_sharding_prefix(sharding, order[i].index);
-        s.most_apart += memoi_spread_scores(part) / rd / 32;
+    /* Documents, the one with most scores first. */
+    for (int64_t i = 0; i < n && !s.arrays.failed; i++) {
+        documents[i].begin = begins[i];
+        documents[i].end = begins[i + 1];
+        documents[i].n_before = memoi_sharding_prefix(sharding, i);
+        const double scores = memoi_spread_scores(&s, &documents[i]);
+        order[i] = memob_keyed_of((int64_t)fmin(scores, 9e18), i);
+        s.most_apart += scores / rd / 32;
     }
+    if (!s.arrays.failed) memob_keyed_sort(order, n);
+    for (int64_t i = n - 1; i >= 0 && !s.arrays.failed; i--)
+        if (documents[order[i].index].begin < documents[order[i].index].end)
+            parts[n_parts++] = documents[order[i].index];
     for (int32_t r = 0; r < rd && !s.arrays.failed; r++)
         s.n_free[r] = memo_share_of(sharding->n_tokens, rd, r).count;
     if (!s.arrays.failed) memoi_spread_over(&s, parts, n_parts, 0, rd);
@@ -355,8 +471,10 @@ memo_status memo_sharding_make(const memo_sharding_desc* desc, memo_sharding* sh
     sharding->document_parents = desc->document_parents;
     sharding->slice_tokens = desc->slice_tokens;
     status = memoi_sharding_measure(sharding, error);
-    return status || desc->kind != MEMO_SHARDING_DOCUMENTS ? status
-                                                           : memoi_sharding_spread(sharding, error);
+    if (!status) status = memoi_sharding_check_segments(desc, error);
+    return status || desc->kind != MEMO_SHARDING_DOCUMENTS
+               ? status
+               : memoi_sharding_spread(desc, sharding, error);
 }
 
 /* --- runs --- */

@@ -381,11 +381,12 @@ static void fuzz_operation(fuzz_bytes* in) {
     memo_schedule_destroy(schedule);
 }
 
-static void fuzz_sharding_of(fuzz_bytes* in, memo_sharding_desc* desc, int64_t* begins) {
+static void fuzz_sharding_of(fuzz_bytes* in, memo_sharding_desc* desc, int64_t* begins,
+                             memo_segment* segments) {
     int64_t* parents = begins + FUZZ_N + 1;
     fuzz_fill_from(in, desc, &(memo_sharding_desc){.ring = 2, .ulysses = 2, .n_tokens = 64},
                    sizeof *desc);
-    FUZZ_POINTERS(*desc, 64, &desc->document_begins, &desc->document_parents);
+    FUZZ_POINTERS(*desc, 80, &desc->document_begins, &desc->document_parents, &desc->segments);
     begins[0] = 0;
     for (int i = 1; i <= FUZZ_N; i++) fuzz_word(in, &begins[i]);
     desc->document_begins = fuzz_pick(in, 2) ? begins : NULL;
@@ -393,6 +394,11 @@ static void fuzz_sharding_of(fuzz_bytes* in, memo_sharding_desc* desc, int64_t* 
     for (int i = 0; i < FUZZ_N; i++) parents[i] = fuzz_pick(in, 2) ? i - 1 : -1;
     fuzz_change(in, parents, FUZZ_N * sizeof *parents);
     desc->document_parents = fuzz_pick(in, 2) ? parents : NULL;
+    for (int i = 0; i < FUZZ_N; i++)
+        segments[i] = (memo_segment){8 * i, 8 * i + 8, 0, 64, MEMO_SEGMENT_CAUSAL, 0};
+    fuzz_change(in, segments, FUZZ_N * sizeof *segments);
+    desc->segments = fuzz_pick(in, 2) ? segments : NULL;
+    desc->n_segments = fuzz_pick(in, FUZZ_N + 2) - 1;
 }
 
 static void fuzz_attention(fuzz_bytes* in) {
@@ -402,9 +408,10 @@ static void fuzz_attention(fuzz_bytes* in) {
     memo_sp_attention_desc desc;
     memo_sp_attention_sizes sizes;
     int64_t begins[2 * FUZZ_N + 1], key_begins[2 * FUZZ_N + 1]; /* and parents */
+    memo_segment segments[2][FUZZ_N];
     memo_sharding sharding;
-    fuzz_sharding_of(in, &queries, begins);
-    fuzz_sharding_of(in, &keys, key_begins);
+    fuzz_sharding_of(in, &queries, begins, segments[0]);
+    fuzz_sharding_of(in, &keys, key_begins, segments[1]);
     fuzz_fill_from(in, &desc, &valid, sizeof desc);
     if (fuzz_is_refused(memo_sharding_make(&queries, &sharding, &fuzz_error))) return;
     memo_sharding key_sharding = {0};

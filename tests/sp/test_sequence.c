@@ -745,6 +745,49 @@ TEST(fewer_tokens_cost_their_pairs_alone) {
     }
 }
 
+/* Are both cut into the same pieces? */
+static int has_same_pieces(const memo_sharding* a, const memo_sharding* b) {
+    return a->n_pieces == b->n_pieces &&
+           !memcmp(a->pieces, b->pieces, (size_t)a->n_pieces * sizeof *a->pieces);
+}
+
+static memo_status window_rank(thread_rank* r, memo_error* e) {
+    static const int64_t begins[] = {0, 500, 800, 830, 860, 880, 900, 1000};
+    static memo_segment segments[2][100]; /* of each rank */
+    const memo_sequence_batch_desc documents = {1000, begins, 7, NULL};
+    const memo_mask_desc mask = {
+        .n_tokens = 1000, .document_begins = begins, .n_documents = 7, .window_before = 20};
+    memo_sharding_desc made = {.kind = MEMO_SHARDING_DOCUMENTS, .ring = 2, .n_tokens = 1000};
+    int64_t n_pairs = 0;
+    const memo_attention attention = {count_pairs, count_pairs, &n_pairs, MEMO_LAUNCHES_NONE};
+    memo_sequence_desc desc = {.device = r->device, .stream = r->stream, .comm = r->comm};
+    memo_sequence* sequence = NULL;
+    memo_sequence_batch* batch = NULL;
+    memo_sharding by_window, causal;
+    desc.n_tokens = 1000;
+    desc.n_q_heads = desc.n_kv_heads = desc.head_size = 1;
+    desc.window = 20;
+    desc.attention = attention;
+    made.document_begins = begins;
+    made.n_documents = 7;
+    CHECK_OK(memo_sharding_make(&made, &causal, e));
+    made.segments = segments[r->comm->rank];
+    CHECK_OK(memo_mask_documents(&mask, segments[r->comm->rank], &made.n_segments, e));
+    CHECK_OK(memo_sharding_make(&made, &by_window, e));
+    CHECK_OK(memo_sequence_create(&desc, &sequence, e));
+    CHECK_OK(memo_sequence_batch_create(sequence, &documents, &batch, e));
+    CHECK(has_same_pieces(memo_sequence_batch_get_sharding(batch), &by_window));
+    CHECK(!has_same_pieces(&causal, &by_window));
+    memo_sequence_batch_destroy(batch);
+    memo_sequence_destroy(sequence);
+    memo_sharding_free(&by_window);
+    memo_sharding_free(&causal);
+    return MEMO_STATUS_OK;
+}
+
+/* Ranks have as many of the pairs that a window leaves. */
+TEST(a_window_is_shared_out) { CHECK_OK(thread_ranks_run(2, window_rank, NULL, &error)); }
+
 /* ---- ranks in another order ---- */
 
 typedef struct order_run {

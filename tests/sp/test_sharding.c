@@ -237,6 +237,94 @@ TEST(short_documents_stay_on_one_rank) {
     }
 }
 
+/* Pairs of each ring rank, a query at a time: the most over the mean. */
+static double busiest_of(const memo_sharding* sharding, const memo_segment* segments, int64_t n) {
+    own_memory double* scores =
+        (double*)calloc((size_t)sharding->n_tokens + (size_t)sharding->ring, sizeof *scores);
+    double *of_ranks = scores + sharding->n_tokens, most = 0, all = 0;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t q = segments[i].q_begin; q < segments[i].q_end; q++) {
+            int64_t begin, end;
+            memo_segment_keys(&segments[i], q, &begin, &end);
+            scores[q] += (double)(end - begin);
+            all += (double)(end - begin);
+        }
+    for (int64_t row = 0; row < sharding->ring * sharding->ring_tokens; row++) {
+        const int64_t rank = row / sharding->ring_tokens;
+        const int64_t at = memo_sharding_position(sharding, (int32_t)(row / sharding->local_tokens),
+                                                  row % sharding->local_tokens);
+        if (at < sharding->n_tokens) of_ranks[rank] += scores[at];
+    }
+    for (int32_t r = 0; r < sharding->ring; r++) most = fmax(most, of_ranks[r]);
+    return all > 0 ? most * sharding->ring / all : 1;
+}
+
+/* Documents of 1/8 to 8 times the mean, about. */
+static void make_uneven(int64_t n, int64_t n_tokens, int64_t* begins) {
+    own_memory double* weights = (double*)malloc((size_t)n * sizeof *weights);
+    double all = 0, so_far = 0;
+    for (int64_t i = 0; i < n; i++)
+        all += weights[i] = exp2((double)memo_test_int(-3000, 3000) / 1000);
+    for (int64_t i = 0; i < n; i++) {
+        begins[i] = (int64_t)((double)n_tokens * so_far / all);
+        so_far += weights[i];
+    }
+    begins[n] = n_tokens;
+}
+
+/* Windows, cross-attention with documents of other lengths, and keys that begin and end anywhere: the
+ * busiest rank has at most 1.1 of the mean.  By causal scores it has up to several times that. */
+TEST(scores_of_segments_are_balanced) {
+    enum { N = 200, TOKENS = 20000 };
+    static memo_segment segments[TOKENS];
+    double worst[3] = {0, 0, 0}, causal[3] = {0, 0, 0};
+    for (int i = 0; i < memo_test_cases(60, 600); i++) {
+        int64_t begins[N + 1], keys[N + 1], n = memo_test_int(i % 3 == 2 ? 1 : 60, N), n_segments;
+        static int64_t first[TOKENS], end[TOKENS];
+        memo_mask_desc window = {.n_tokens = TOKENS, .document_begins = begins, .n_documents = n};
+        memo_sharding sharding;
+        make_uneven(n, TOKENS, begins);
+        make_uneven(n, TOKENS, keys);
+        window.window_before = memo_test_int(20, 2000);
+        if (i % 3 == 0)
+            CHECK_OK(memo_mask_documents(&window, segments, &n_segments, &error));
+        else if (i % 3 == 1)
+            CHECK_OK(memo_mask_cross(begins, keys, n, segments, &n_segments, &error));
+        else { /* in one document; ends go up by 0 to 2 a query */
+            const int64_t each = memo_test_int(100, 3000);
+            begins[n = 1] = TOKENS;
+            for (int64_t q = 0; q < TOKENS; q++) {
+                first[q] = q / each * each;
+                end[q] = first[q] + each + q % each / 2;
+            }
+            CHECK_OK(
+                memo_mask_intervals(first, end, TOKENS, 2 * TOKENS, segments, &n_segments, &error));
+        }
+        memo_sharding_desc desc = {.kind = MEMO_SHARDING_DOCUMENTS,
+                                   .ring = (int32_t)memo_test_int(1, 16),
+                                   .ulysses = (int32_t)memo_test_int(1, 2),
+                                   .n_tokens = TOKENS,
+                                   .document_begins = begins,
+                                   .n_documents = n};
+        CHECK_OK(memo_sharding_make(&desc, &sharding, &error));
+        causal[i % 3] = fmax(causal[i % 3], busiest_of(&sharding, segments, n_segments));
+        memo_sharding_free(&sharding);
+
+        desc.segments = segments;
+        desc.n_segments = n_segments;
+        CHECK_OK(memo_sharding_make(&desc, &sharding, &error));
+        CHECK_OK(sharding_check(&sharding, &error));
+        const double busiest = busiest_of(&sharding, segments, n_segments);
+        IN_CASE("case %d, ring %d, %d documents", i, (int)desc.ring, (int)n);
+        CHECK_IS(busiest, <=, 1.1);
+        worst[i % 3] = fmax(worst[i % 3], busiest);
+        memo_sharding_free(&sharding);
+    }
+    printf(
+        "# windows %.3f, cross-attention %.3f, intervals %.3f; by causal scores %.3f, %.3f, %.3f\n",
+        worst[0], worst[1], worst[2], causal[0], causal[1], causal[2]);
+}
+
 /* Packed documents under the zigzag of the sequence: the same documents, unequal work. */
 TEST(zigzag_of_the_sequence_does_not_balance_documents) {
     static const int64_t begins[] = {0, 64, 128, 192, 256, 384, 512};
@@ -305,7 +393,12 @@ TEST(invalid_arguments_are_refused) {
     documents.document_begins = begins;
     documents.n_documents = 2;
     CHECK_OK(keep_sharding(&documents, &sharding, &error));
-    for (int k = 0; k < 15; k++) {
+    for (int k = 0; k < 22; k++) {
+        static const memo_segment wrong[] = {
+            {0, 9, 0, 9, MEMO_SEGMENT_FULL, 0},   {4, 8, 0, 8, MEMO_SEGMENT_FULL, 0},
+            {3, 5, 0, 8, MEMO_SEGMENT_FULL, 0},   {0, 4, 5, 5, MEMO_SEGMENT_FULL, 0},
+            {0, 4, 0, 3, MEMO_SEGMENT_CAUSAL, 0}, {0, 4, 0, INT64_MAX, MEMO_SEGMENT_FULL, 0},
+            {0, 4, 0, 8, (memo_segment_type)4, 0}};
         memo_sharding_desc bad = k < 4 || (k > 7 && k < 11) ? plain : documents;
         if (k == 0) bad.n_tokens = 0;
         if (k == 1) bad.ring = -1;
@@ -322,6 +415,10 @@ TEST(invalid_arguments_are_refused) {
         if (k == 12) bad.capacity = 7;
         if (k == 13) bad.capacity = -1;
         if (k == 14) bad.capacity = 9, bad.kind = MEMO_SHARDING_ZIGZAG, bad.document_begins = NULL;
+        if (k == 15) bad.segments = wrong, bad.n_segments = 1; /* beyond n_tokens */
+        if (k == 16) bad.segments = wrong + 1, bad.n_segments = 2;
+        if (k == 17) bad.n_segments = 1;
+        if (k >= 18) bad.segments = wrong + k - 15, bad.n_segments = 1;
         CHECK_CASE(memo_sharding_make(&bad, &sharding, &error) == MEMO_STATUS_INVALID_ARGUMENT,
                    "case %d", k);
     }

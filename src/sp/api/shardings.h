@@ -19,12 +19,14 @@
  *
  * Documents.  Packed documents need not divide by anything, and may be empty: the mask (chapter 4)
  * decides what attends to what.  The sharding "documents" halves the ring ranks again and again.
- * The longest document goes to the half with more free rows, then the next one.  The document that
- * fills a half is cut there.  If the causal scores of a rank of both halves differ by more than
- * 1 / 32 of the mean over all ranks, the longest document is cut zigzag over all ranks of both
- * halves instead.  So the scores of ranks differ by a few percent, the token counts by at most 1,
- * and few documents have rows on several ranks.  A rank has as many rows whatever the documents.
- * If these have fewer tokens than the capacity, each rank has its share of them, then padding.
+ * The document with most scores goes to the half with fewer, then the next one.  The document that
+ * fills a half is cut there.  If the scores of a rank of both halves differ by more than 1 / 32 of
+ * the mean over all ranks, the document with most scores is cut zigzag over all ranks of both
+ * halves instead, so that each gets as many.  So the scores of ranks differ by a few percent, the
+ * token counts by at most 1, and few documents have rows on several ranks.  Scores are causal in
+ * each document, or those of the segments that are given.  A rank has as many rows whatever the
+ * documents.  If these have fewer tokens than the capacity, each rank has its share of them, then
+ * padding.
  *
  * Slices.  A sequence may be cut into slices, which are sharded one by one, zigzag or plain.  So
  * each rank has a share of each slice, and a layer may be computed slice by slice.
@@ -59,6 +61,10 @@ typedef struct memo_sharding_desc {
     /* As in memo_mask_desc: the scores of a document count those with its ancestors, and its
      * positions follow theirs.  NULL: none.  Borrowed, too. */
     const int64_t* document_parents;
+    /* MEMO_SHARDING_DOCUMENTS only: what queries see (memo_mask.segments), if not causal documents.
+     * Read by memo_sharding_make alone.  NULL, 0: causal. */
+    const struct memo_segment* segments;
+    int64_t n_segments;
     /* Tokens of every slice but the last; 0: one slice.  Multiples of 2 ring * ulysses work. */
     int64_t slice_tokens;
 } memo_sharding_desc;

@@ -65,6 +65,8 @@ MEMOI void memoi_agreed_shape(memo_label* label, const memoi_shape* shape) {
         memoi_label_add_number(label, field, own->slice_tokens);
         memoi_label_add_array(label, field, own->document_begins, own->n_documents + 1);
         memoi_label_add_array(label, field, own->document_parents, own->n_documents);
+        memoi_label_add_array(label, field, own->pieces ? &own->pieces->row : NULL,
+                              2 * (own->n_pieces + 1));
     }
 }
 

@@ -206,7 +206,9 @@ MEMOI memo_status memoi_batch_shard(memo_sequence_batch* b, const memo_sequence_
     int64_t* begins = MEMOB_ARRAY(arrays, int64_t, n + 1);
     int64_t* parents = from->document_parents ? MEMOB_ARRAY(arrays, int64_t, n) : NULL;
     memo_sharding_piece* pieces;
+    memo_segment* segments = NULL;
     memo_sharding_desc desc = MEMO_ZERO(memo_sharding_desc);
+    memo_mask_desc mask = MEMO_ZERO(memo_mask_desc);
     memo_status status;
     b->layers = MEMOB_ARRAY(arrays, memoi_batch_layer, s->desc.n_layers);
     if (arrays->failed) return memob_no_memory(error, "a batch");
@@ -222,7 +224,21 @@ MEMOI memo_status memoi_batch_shard(memo_sequence_batch* b, const memo_sequence_
     desc.document_begins = begins;
     desc.n_documents = n;
     desc.document_parents = parents;
+
+    /* Ranks have as many scores under a window, too. */
+    mask.n_tokens = desc.n_tokens;
+    mask.document_begins = begins;
+    mask.n_documents = n;
+    mask.window_before = s->desc.window;
+    if (s->desc.window) {
+        desc.n_segments = memoi_mask_fill(&mask, NULL);
+        desc.segments = segments =
+            (memo_segment*)memob_calloc(desc.n_segments + 1, sizeof *segments);
+        if (!segments) return memob_no_memory(error, "a batch");
+        (void)memoi_mask_fill(&mask, segments);
+    }
     status = memo_sharding_make(&desc, &b->sharding, error);
+    MEMO_FREE(segments);
     if (status) return status;
 
     /* Its memory goes with the other arrays. */
