@@ -1,16 +1,14 @@
 /* bench/batches.c - rings over batches of documents: simulated time over the ideal, and the time to
  * plan.
  *
- *   cc -O2 -I. bench/batches.c -lpthread -lm && ./a.out [RING [DOCUMENTS [LINKS [SEED [ROW]]]]]
+ *   cc -O2 -I. bench/batches.c -lpthread -lm && ./a.out [RING [DOCUMENTS [ROW [SEED]]]]
  *
  * Each case is 131,072 tokens in documents of log-normal lengths, on a ring, flat or in nodes of 8.
  * What every rank's engine enqueues is recorded on paper and simulated.  RING 0 and DOCUMENTS 0: all
- * (8 to 128; 100 to 10,000).  LINKS: the time in which a rank receives keys, the mean of all ranks,
- * over the ideal time of a forward; of links within a node, and of those between nodes (0.1).  So a
- * sharding that sends fewer rows has slower links.  To compare two shardings, give all links a fixed
- * speed: ROW, the time of a row of keys on a link within a node, in pairs; between nodes it is 10
- * times that.  (An H100 that does 400 TFLOP/s and sends 300 GB/s, with 4 query heads a key head:
- * about 330.)
+ * (8 to 128; 100 to 10,000).  All links have a fixed speed, so a sharding that sends fewer rows
+ * gains by it: a row of keys takes as long as ROW pairs of a query and a key (10; 0: no time),
+ * between nodes 10 times that.  (An H100 that does 500 TFLOP/s and sends 370 GB/s, with 4 query
+ * heads a key head: about 340.)
  *
  *   ideal      visible pairs / ranks * time of a pair: perfect balance, no communication
  *   busiest    pairs of the rank with most / the mean: what the sharding loses
@@ -215,8 +213,8 @@ static double links_s(const ring_costs* costs, const load* sent) {
     return fmax(ring, nodes);
 }
 
-static void report(int32_t ring, int32_t n_nodes, kind mask_kind, int64_t n_documents, double links,
-                   uint64_t seed, double row, double worst[2]) {
+static void report(int32_t ring, int32_t n_nodes, kind mask_kind, int64_t n_documents, double row,
+                   uint64_t seed, double worst[2]) {
     batch b = {0};
     ring_costs costs;
     load sent;
@@ -231,14 +229,10 @@ static void report(int32_t ring, int32_t n_nodes, kind mask_kind, int64_t n_docu
     costs.backward_s_per_score = 2.5e-9;
     ideal_s = count_pairs_of(b.mask.segments, b.mask.n_segments) / ring * costs.forward_s_per_score;
 
-    /* Free links tell what is sent; then links have their rates. */
-    (void)simulate(&b, 0, &costs, &sent);
-    if (links > 0) costs.ring_bytes_per_s = sent.ring_bytes / (links * ideal_s);
-    if (links > 0) costs.nodes_bytes_per_s = sent.nodes_bytes / (links * ideal_s);
     if (row > 0) costs.ring_bytes_per_s = ROW_BYTES / (row * costs.forward_s_per_score);
     if (row > 0) costs.nodes_bytes_per_s = costs.ring_bytes_per_s / NODES_SLOWER;
     for (int k = 0; k < 2; k++) {
-        ratios[k] = simulate(&b, k, &costs, NULL) / ideal_s / (k ? 2.5 : 1);
+        ratios[k] = simulate(&b, k, &costs, k ? NULL : &sent) / ideal_s / (k ? 2.5 : 1);
         worst[k] = fmax(worst[k], ratios[k]);
     }
     printf("%4d  %5d  %-7s  %9lld  %6lld  %7.3f  %5.3f  %8.2f  %7.3f  %8.3f\n", (int)ring,
@@ -252,16 +246,14 @@ static void report(int32_t ring, int32_t n_nodes, kind mask_kind, int64_t n_docu
 int main(int argc, char** argv) {
     static const int64_t documents[] = {100, 1000, 5000, 10000};
     double worst[2] = {0, 0};
-    bench_help(argc, argv, "[RING [DOCUMENTS [LINKS [SEED [ROW]]]]]");
+    bench_help(argc, argv, "[RING [DOCUMENTS [ROW [SEED]]]]");
     const int32_t only_ring = (int32_t)bench_number(argc, argv, 1, 0, 0, RING_SCHEDULE_RANKS);
     const int64_t only_documents = (int64_t)bench_number(argc, argv, 2, 0, 0, 100000);
-    const double links = bench_number(argc, argv, 3, 0.1, 0, 10);
+    const double row = bench_number(argc, argv, 3, 10, 0, 1e6);
     const uint64_t seed = (uint64_t)bench_number(argc, argv, 4, 1, 0, 1e9);
-    const double row = bench_number(argc, argv, 5, 0, 0, 1e6);
-    printf("131,072 tokens; %s %g%s; simulated time over the ideal\n\n"
+    printf("131,072 tokens; a row takes %g pairs; simulated time over the ideal\n\n"
            "ring  nodes  mask     documents  groups  busiest  links   plan ms  forward  backward\n",
-           row > 0 ? "a row takes" : "links take", row > 0 ? row : links,
-           row > 0 ? " pairs" : " of a forward");
+           row);
     for (int32_t ring = 8; ring <= RING_SCHEDULE_RANKS; ring *= 2)
         for (int i = 0; i < 2 * N_KINDS * 4; i++) {
             const int32_t n_nodes = i / (N_KINDS * 4) ? ring / 8 : 1;
@@ -269,7 +261,7 @@ int main(int argc, char** argv) {
             if (only_ring && ring != only_ring) continue;
             if (only_documents && n_documents != only_documents) continue;
             if (i >= N_KINDS * 4 && n_nodes == 1) continue;
-            report(ring, n_nodes, (kind)(i / 4 % N_KINDS), n_documents, links, seed, row, worst);
+            report(ring, n_nodes, (kind)(i / 4 % N_KINDS), n_documents, row, seed, worst);
         }
     printf("\nworst: forward %.3f, backward %.3f\n", worst[0], worst[1]);
     return 0;
