@@ -8088,9 +8088,12 @@ MEMOI void memoi_exchange_find_whole(const memo_exchange* plan, char* is_whole) 
         const memo_run* q = memoi_shape_runs(shape, 0, r, &n_q);
         const memo_run* k = memoi_shape_runs(shape, 1, r, &n_k);
         is_whole[r] = 1;
-        for (int32_t i = 0; i < shape->n_parts * plan->n_levels && is_whole[r]; i++)
-            is_whole[r] = memoi_segments_derive(plan->seen + first[i], first[i + 1] - first[i], q,
-                                                n_q, k, n_k, NULL) < 2;
+        /* Most ranks with several segments have them in their first runs. */
+        for (int32_t i = 0; i < 2 * shape->n_parts * plan->n_levels && is_whole[r]; i++) {
+            const int64_t at = first[i / 2], n = first[i / 2 + 1] - at;
+            const int32_t n_runs = i % 2 ? n_q : (int32_t)memob_min(n_q, 4);
+            is_whole[r] = memoi_segments_derive(plan->seen + at, n, q, n_runs, k, n_k, NULL) < 2;
+        }
     }
 }
 
