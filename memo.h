@@ -10935,10 +10935,19 @@ MEMOI memo_status memob_swap_items_make(const memo_swap_desc* desc, memob_swap_p
     return MEMO_STATUS_OK;
 }
 
+/* Slots of the host for classes.  A clock needs few: a load waits for its store by the slot of the
+ * device that both use, unless steps share a window, or the store is that of EDGE rows. */
+MEMOI int32_t memoi_swap_class_hosts(const memob_swap_placement* p, const memob_swap_items* it,
+                                     int is_clock) {
+    if (!is_clock || p->n_windows) return it->n_classes * p->n_layers;
+    return it->input < 0 ? 0 : p->n_layers;
+}
+
 /* Fills in items, visits and uses for the law.  Errors: OUT_OF_HOST_MEMORY. */
 MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap_items* it,
-                                       memo_error* error) {
+                                       int is_clock, memo_error* error) {
     const int32_t n = p->n_layers, n_rows = it->n_classes * n;
+    const int32_t n_hosts = memoi_swap_class_hosts(p, it, is_clock);
     int32_t first[MEMOI_SWAP_WINDOWS]; /* step in each window */
     it->in_lists = MEMOB_ARRAY_OF_ANY(&it->arrays, uint32_t, p->n_visits);
     it->items = MEMOB_ARRAY_OF_ANY(&it->arrays, memob_item, it->n_items);
@@ -10957,13 +10966,15 @@ MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap
             MEMO_ASSERT(copy_of < 0 || /* 2 */
                         memoi_swap_item_kind_of(it, copy_of) == MEMOB_SWAP_ITEM_EDGE);
             const int32_t window = p->sums[step].window;
-            const memob_item item = {
+            memob_item item = {
                 it->uses_of[k] != 0, 1, 0, copy_of, window < 0 ? k : c * n + first[window],
                 window < 0 ? -1 : k};
+            if (n_hosts < n_rows) item.n_host = c == it->input;
+            if (n_hosts < n_rows) item.host = item.n_host * step;
             it->items[k] = item;
         }
     for (int32_t k = n_rows; k < it->n_items; k++) {
-        const memob_item item = {it->uses_of[k] != 0, 1, 0, -1, k, -1};
+        const memob_item item = {it->uses_of[k] != 0, 1, 0, -1, k - n_rows + n_hosts, -1};
         it->items[k] = item;
     }
 
@@ -10982,7 +10993,7 @@ MEMOI memo_status memob_swap_items_law(memob_swap_items* it, const memob_swap_pl
                                        memob_arrays* work, memob_law* law, memo_error* error) {
     static const int32_t lists[] = {MEMOB_SWAP_FORWARD_ONLY, MEMOB_SWAP_BOTH};
     memob_law_desc desc;
-    memo_status status = memoi_swap_list_uses(p, it, error);
+    memo_status status = memoi_swap_list_uses(p, it, work != NULL, error);
     if (status) return status;
     memset(&desc, 0, sizeof desc);
     desc.in_lists = it->in_lists;
@@ -10995,7 +11006,8 @@ MEMOI memo_status memob_swap_items_law(memob_swap_items* it, const memob_swap_pl
     desc.n_lists = 2 - (work != NULL);
     desc.work = work;
     desc.n_slots[0] = memoi_swap_device_slots(it);
-    desc.n_slots[1] = it->n_items;
+    desc.n_slots[1] =
+        it->n_items - it->n_classes * it->n_steps + memoi_swap_class_hosts(p, it, work != NULL);
     desc.n_slots[2] = p->n_windows ? it->n_classes * it->n_steps : 0;
     return memob_law_make(&desc, law, error);
 }
@@ -11611,6 +11623,7 @@ typedef struct memob_states_sizes {
     int64_t host_bytes;                                 /* pinned */
     int64_t resident_bytes, fetched_bytes; /* the second: of the first, of FETCHED states */
     int64_t spill_bytes;                   /* of the file */
+    uint64_t digest; /* of the states of layers that are streamed, and of those in the file */
 } memob_states_sizes;
 
 typedef struct memob_states_layer {
@@ -12036,6 +12049,11 @@ MEMOI memo_status memob_states_get_sizes(const memob_states_desc* desc, memob_st
                                          memo_error* error) {
     memob_states states = MEMO_ZERO(memob_states);
     const memo_status status = memob_states_init(&states, desc, error);
+    for (int32_t l = 0; l < states.n_layers && !status; l++) {
+        const uint32_t bits[2] = {states.layers[l].streamed, states.layers[l].spilled};
+        const uint64_t digest = memob_digest((const char*)bits, (int64_t)sizeof bits);
+        states.sizes.digest = 31 * states.sizes.digest + digest;
+    }
     if (!status) *sizes = states.sizes;
     memob_states_free(&states);
     return status;

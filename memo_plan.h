@@ -5869,14 +5869,16 @@ typedef struct memoi_rows_planner {
     int32_t* changed;        /* those that the last change concerned, in order */
     int32_t n_changed;
     int lacks_memory;                         /* for the law of a trial: the search has failed */
+    int meets_host;                           /* the host's limit has mattered to a search */
     int64_t n_scored;                         /* trials that were not known */
     memoi_rows_table trial, here, best, plan; /* plan: whose limit is named */
     memoi_rows_table first;                   /* the best before tables are searched */
     int is_uniform;                           /* searches change all layers of a kind */
     memoi_rows_aim aim;                       /* set behind memoi_rows_create */
 
-    /* The table that was added up last, its sums, the bytes of each tensor on the device and always
-     * on the host, and a time of a layer that is none. */
+    /* The table that was added up last, its sums, which are the clock's unless packs change these,
+     * the bytes of each tensor on the device and always on the host, and a time of a layer that is
+     * none. */
     memoi_rows_table summed;
     memob_swap_sum* sums;
     double *held_bytes, hair_s; /* (n_tensors, 2) */
@@ -6103,7 +6105,8 @@ MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan
         tables[k]->cells = MEMOB_ARRAY(a, int64_t, n_cells);
         tables[k]->versions = MEMOB_ARRAY(a, int64_t, swap->n_tensors);
     }
-    p->sums = MEMOB_ARRAY(a, memob_swap_sum, p->n_layers);
+    p->sums = p->clock.order.sums;
+    if (memob_swap_has_kinds(swap)) p->sums = MEMOB_ARRAY(a, memob_swap_sum, p->n_layers);
     p->held_bytes = MEMOB_ARRAY(a, double, 2 * (int64_t)swap->n_tensors);
     if (a->failed) return memob_no_memory(error, "the planning of rows");
 
@@ -6213,7 +6216,7 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
     double fixed_bytes = 0;
     memset(score, 0, sizeof *score);
     memoi_rows_add_bundles(p);
-    memcpy(sums, p->sums, (size_t)p->n_layers * sizeof *sums);
+    if (sums != p->sums) memcpy(sums, p->sums, (size_t)p->n_layers * sizeof *sums);
     for (int32_t t = 0; t < swap->n_tensors; t++) {
         score->device_bytes += p->held_bytes[2 * t];
         fixed_bytes += p->held_bytes[2 * t + 1];
@@ -6262,9 +6265,10 @@ MEMOI int memoi_rows_need_no_time(memoi_rows_planner* p) {
     memoi_rows_score* score = &p->trial.score;
     const double recompute_s = score->recompute_s * memob_rows_n_batches(desc);
     const double least_s = (1 - 1e-9) * (p->clock.least_s + recompute_s);
-    score->excess_bytes = memoi_rows_excess(desc->device_bytes, score->device_bytes) +
-                          memoi_rows_excess(desc->host_bytes, (double)score->sizes.host_bytes) +
+    const double host_bytes = memoi_rows_excess(desc->host_bytes, (double)score->sizes.host_bytes);
+    score->excess_bytes = memoi_rows_excess(desc->device_bytes, score->device_bytes) + host_bytes +
                           memoi_rows_excess(desc->spill_bytes, (double)score->sizes.spill_bytes);
+    p->meets_host |= host_bytes > 0 || score->n_host_layers;
     score->lifted_bytes = 0;
     if (p->lifted == MEMO_SWAP_LIMIT_HOST_MEMORY)
         score->lifted_bytes = (double)score->sizes.host_bytes;
@@ -6550,6 +6554,8 @@ MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
         each = (double)(p->bundles[pick.b].row_bytes * memob_swap_tile_rows(desc->swap)) *
                (double)tiles;
         if (!(capacity > 0)) continue;
+        p->meets_host |= is_host && ((each > 0 && floor(left / each) < most) ||
+                                     (each < 0 && ceil(left / each) > least));
         if (each > 0) most = fmin(most, floor(left / each));
         if (each < 0) least = fmax(least, ceil(left / each));
     }
@@ -6720,6 +6726,26 @@ MEMOI int64_t memoi_rows_try_alphas(memoi_rows_planner* p) {
     }
 }
 
+/* The trial becomes p->here with so many layers more of which the bundle has the next cell; 0:
+ * nothing is different. */
+MEMOI int memoi_rows_take_more(memoi_rows_planner* p, memoi_rows_pick* pick, int64_t count) {
+    const int64_t* cells = &p->trial.cells[(int64_t)pick->b * p->n_layers];
+    memoi_rows_copy(p, &p->here, &p->trial);
+    pick->n_layers = 0;
+    for (int32_t layer = 0; layer < p->n_layers; layer++)
+        if (cells[layer] >= 0 && cells[layer] < p->n_tiles) p->picked[pick->n_layers++] = layer;
+    return memoi_rows_convert(p, pick, count);
+}
+
+/* 1: one layer more exceeds the capacities.  Then so do several, but for all, whose buffer goes. */
+MEMOI int memoi_rows_lacks_room(memoi_rows_planner* p, memoi_rows_pick* pick) {
+    const uint64_t random = p->random;
+    const int is_taken = memoi_rows_take_more(p, pick, 1);
+    p->random = random;
+    if (is_taken) (void)memoi_rows_try(p);
+    return is_taken && p->trial.score.excess_bytes > 0;
+}
+
 /* p->here: from the trial on, bundles are swapped or kept instead of recomputed, those of most
  * worth first: in all layers; if that is not better, in half as many, and so on. */
 MEMOI void memoi_rows_fill_by_worth(memoi_rows_planner* p) {
@@ -6727,21 +6753,20 @@ MEMOI void memoi_rows_fill_by_worth(memoi_rows_planner* p) {
     memset(&pick, 0, sizeof pick);
     memoi_rows_copy(p, &p->trial, &p->here);
     for (int32_t i = 0; i < 2 * p->n_bundles; i++) {
+        int is_full = 0, is_known = p->here.score.excess_bytes > 0; /* that it is full */
         pick.next = i % 2 ? MEMO_ROWS_KEPT : p->n_tiles;
         pick.b = p->by_worth[i / 2];
         for (int64_t count = p->n_layers; count > 0;) {
-            memoi_rows_copy(p, &p->here, &p->trial);
-            for (int32_t layer = pick.n_layers = 0; layer < p->n_layers; layer++) {
-                const int64_t cell = p->trial.cells[(int64_t)pick.b * p->n_layers + layer];
-                if (cell >= 0 && cell < p->n_tiles) p->picked[pick.n_layers++] = layer;
-            }
             memoi_rows_need_no_longer(p, &p->here.score, p->here.score.step_s);
-            if (memoi_rows_convert(p, &pick, count)) (void)memoi_rows_try(p);
-            memoi_rows_need_all(p);
-            if (memoi_rows_is_better(&p->trial.score, &p->here.score))
+            if (memoi_rows_take_more(p, &pick, count) && !is_full) (void)memoi_rows_try(p);
+            if (!is_full && memoi_rows_is_better(&p->trial.score, &p->here.score)) {
                 memoi_rows_copy(p, &p->trial, &p->here);
-            else
+            } else {
                 count /= 2;
+                if (!is_known && p->trial.score.excess_bytes > 0)
+                    is_known = 1, is_full = memoi_rows_lacks_room(p, &pick);
+            }
+            memoi_rows_need_all(p);
         }
     }
 }
@@ -6777,6 +6802,7 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
         }
         (void)memoi_rows_try(p);
     }
+    if (memoi_rows_is_hopeless(p)) p->meets_host = 1;
     if (memoi_rows_is_hopeless(p) || (p->aim.effort && p->best.score.excess_bytes <= 0)) return;
     memoi_rows_fill_by_worth(p);
     memoi_rows_search(p, n_parts);
@@ -7014,26 +7040,46 @@ MEMOI void memoi_rows_find_tables(memoi_rows_planner* p, int n_parts) {
     memoi_rows_find_table(p, n_parts);
 }
 
-/* The same, without the host's limit first.  A search goes elsewhere near a limit, even if its
- * table leaves host memory free; so plans of two budgets would differ by chance.  A short search
- * tells if a whole one is worth its time; if its table exceeds host memory, the limit counts. */
-MEMOI void memoi_rows_find_best(memoi_rows_planner* p, int n_parts) {
+/* The same without the host's limit, from p->first on.  Returns 0 if the table exceeds it. */
+MEMOI int memoi_rows_find_wide(memoi_rows_planner* p, int n_parts) {
     const memo_swap_plan_desc* desc = p->desc;
     const memoi_rows_score* best = &p->best.score;
     memo_swap_plan_desc wider = *desc;
-    int has_room = desc->host_bytes && !p->aim.effort;
     wider.host_bytes = wider.spill_bytes = 0;
-    memoi_rows_copy(p, &p->best, &p->first);
-    for (int parts = MEMOI_ROWS_PARTS_RANKED; has_room; parts = n_parts) {
-        memoi_rows_set_desc(p, &wider);
-        memoi_rows_find_tables(p, parts);
-        memoi_rows_set_desc(p, desc);
-        has_room = best->excess_bytes <= 0 && best->sizes.host_bytes <= desc->host_bytes;
-        if (has_room && parts == n_parts) return;
-        memoi_rows_copy(p, &p->first, &p->best);
-        p->random = MEMOI_ROWS_SEED;
-    }
+    memoi_rows_copy(p, &p->first, &p->best);
+    p->random = MEMOI_ROWS_SEED;
+    memoi_rows_set_desc(p, &wider);
     memoi_rows_find_tables(p, n_parts);
+    memoi_rows_set_desc(p, desc);
+    return best->excess_bytes <= 0 && best->sizes.host_bytes <= desc->host_bytes;
+}
+
+/* 1: a table fits, and leaves enough of the host's limit that it may be found without. */
+#define MEMOI_ROWS_NEAR 0.9375
+MEMOI int memoi_rows_has_room(const memoi_rows_planner* p, const memoi_rows_score* score) {
+    return score->excess_bytes <= 0 &&
+           (double)score->sizes.host_bytes <= MEMOI_ROWS_NEAR * (double)p->desc->host_bytes;
+}
+
+/* The best table from p->best on.  A search goes elsewhere near the host's limit, even if its table
+ * leaves host memory free; so plans of two budgets would differ by chance, and the table that is
+ * found without the limit counts, if it takes no more.  A short search without tells whether a
+ * whole one is worth its time.  A short one itself is not, if the limit has not mattered, or if the
+ * table with it takes nearly all. */
+MEMOI void memoi_rows_find_best(memoi_rows_planner* p, int n_parts) {
+    const int has_room = p->desc->host_bytes && !p->aim.effort;
+    memoi_rows_copy(p, &p->best, &p->first);
+    if (has_room && n_parts == 1 && memoi_rows_find_wide(p, MEMOI_ROWS_PARTS_RANKED) &&
+        memoi_rows_find_wide(p, 1))
+        return;
+    memoi_rows_copy(p, &p->first, &p->best);
+    p->random = MEMOI_ROWS_SEED;
+    p->meets_host = 0;
+    memoi_rows_find_tables(p, n_parts);
+    if (n_parts == 1 || !p->meets_host || !has_room || !memoi_rows_has_room(p, &p->best.score))
+        return;
+    memoi_rows_copy(p, &p->best, &p->plan);
+    if (!memoi_rows_find_wide(p, n_parts)) memoi_rows_copy(p, &p->plan, &p->best);
 }
 
 MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, memo_error* error) {
@@ -11912,6 +11958,13 @@ typedef struct memoi_choice {
     int32_t update_at, is_on_host;
 } memoi_choice;
 
+/* What a choice does, and its rank.  Choices count states that layers lack, so many do the same. */
+typedef struct memoi_deed {
+    uint64_t digest; /* of the states that leave the device, and the host */
+    int32_t update_at, is_on_host;
+    double step_s;
+} memoi_deed;
+
 enum { MEMOI_CHOICES_KNOWN = 128 };
 typedef struct memoi_choices {
     int64_t other_bytes; /* of the device, beside states and activations */
@@ -11924,6 +11977,8 @@ typedef struct memoi_choices {
     int64_t *rows, *found; /* the best's, and those of the latest rank */
     int32_t n_known;       /* choices that were ranked, with the fewest spilled states that fit */
     memoi_choice known[MEMOI_CHOICES_KNOWN];
+    int32_t n_deeds;
+    memoi_deed deeds[MEMOI_CHOICES_KNOWN]; /* that a search of rows has ranked */
 
     /* What whole searches have found. */
     memoi_choice planned;  /* the best */
@@ -11955,12 +12010,30 @@ MEMOI int64_t memoi_planner_most_spilled(const memoi_planner* p, const memoi_cho
 
 /* --- ranks --- */
 
+/* What the choice that was taken does: a deed that is known, or a new one without a rank. */
+MEMOI memoi_deed* memoi_planner_deed(const memoi_planner* p, memoi_choices* f) {
+    const memo_session* s = p->session;
+    const memo_step_plan* plan = s->part->plan;
+    const memoi_deed deed = {s->states_sizes.digest, plan->update_at, plan->update_is_on_host, -1};
+    int32_t k = 0;
+    while (k < f->n_deeds &&
+           !(f->deeds[k].digest == deed.digest && f->deeds[k].update_at == deed.update_at &&
+             f->deeds[k].is_on_host == deed.is_on_host))
+        k++;
+    if (k == f->n_deeds) {
+        f->n_deeds = k + (k < MEMOI_CHOICES_KNOWN);
+        k = f->n_deeds - 1;
+        f->deeds[k] = deed;
+    }
+    return &f->deeds[k];
+}
+
 /* Returns the seconds of a step, by a short search for rows, or with the stage's rows if the policy
  * gives them; infinite if it does not fit. */
-MEMOI double memoi_planner_rank(const memoi_planner* p, const memoi_choices* f,
-                                const memoi_choice* c) {
+MEMOI double memoi_planner_rank(const memoi_planner* p, memoi_choices* f, const memoi_choice* c) {
     memo_session* s = p->session;
     const memob_states_sizes* sizes = &s->states_sizes;
+    memoi_deed* deed;
     const int plans_rows = memoi_session_plans_rows(&s->desc);
     memoi_session_costs costs;
     int64_t left_bytes;
@@ -11971,6 +12044,8 @@ MEMOI double memoi_planner_rank(const memoi_planner* p, const memoi_choices* f,
         memoi_is_over(sizes->host_bytes, s->desc.host_bytes) ||
         memoi_is_over(sizes->spill_bytes, s->desc.disk_bytes))
         return HUGE_VAL;
+    deed = memoi_planner_deed(p, f);
+    if (deed->step_s >= 0) return deed->step_s;
     memoi_stage_cost(p, &costs);
     costs.aim.start = f->rows;
     costs.aim.other_s = f->best_s < HUGE_VAL ? f->best_s : 0;
@@ -11978,12 +12053,13 @@ MEMOI double memoi_planner_rank(const memoi_planner* p, const memoi_choices* f,
     if (plans_rows) costs.swap.rows = NULL;
     memoi_keep(s, memoi_rows_rank(&costs.desc, &costs.aim, f->found, &step_s, &s->call_error));
     memoi_session_settle(s);
+    deed->step_s = step_s;
     return step_s;
 }
 
 /* Ranks a choice with the fewest spilled states, of at least its own, with which a step fits.
  * Tries a 16th of the streamed states more at a time. */
-MEMOI double memoi_planner_spill(const memoi_planner* p, const memoi_choices* f, memoi_choice* c) {
+MEMOI double memoi_planner_spill(const memoi_planner* p, memoi_choices* f, memoi_choice* c) {
     const int64_t most = memoi_planner_most_spilled(p, c), more = c->n_streamed / 16 + 1;
     double step_s;
     for (c->n_spilled = memob_min(c->n_spilled, most);;
@@ -12068,9 +12144,9 @@ MEMOI int memoi_planner_is_behind(const memoi_planner* p, const memoi_choices* f
 }
 
 /* Ranks choices of the update on the device.  Streams more states than fit, if their copies cost
- * less than the memory saves: an eighth of all more at a time, the fewest that fit, then finer
- * beside the best.  Then come other moments, and more states in a file, which leave host memory to
- * rows. */
+ * less than the memory saves: an eighth of all more at a time, then fewer that fit as long as the
+ * fewest are best, then finer beside the best.  Then come other moments, and more states in a file,
+ * which leave host memory to rows. */
 MEMOI void memoi_planner_try_device(const memoi_planner* p, memoi_choices* f, memoi_choice c) {
     const int32_t first = c.update_at;
     int64_t stride = 1, lacks = c.n_streamed, fits = -1;
@@ -12081,7 +12157,7 @@ MEMOI void memoi_planner_try_device(const memoi_planner* p, memoi_choices* f, me
         if (memoi_planner_try(p, f, c) && fits < 0) fits = c.n_streamed;
         if (fits < 0) lacks = c.n_streamed;
     }
-    while (fits - lacks > 1) {
+    while (fits - lacks > 1 && f->best.n_streamed == fits) {
         c.n_streamed = lacks + (fits - lacks) / 2;
         *(memoi_planner_try(p, f, c) ? &fits : &lacks) = c.n_streamed;
     }
@@ -12127,6 +12203,7 @@ MEMOI void memoi_planner_end(memoi_planner* p, memoi_choices* f, memoi_choice c)
     if (!plan->fits && c.n_spilled < most && !memoi_is_over(p->peak_bytes, p->limit_bytes)) {
         c.n_spilled++;
         f->other_bytes = memoi_stage_other_bytes(p);
+        f->n_deeds = 0; /* ranked beside other bytes */
         (void)memoi_planner_spill(p, f, &c);
         memoi_stage_choose(p);
     }

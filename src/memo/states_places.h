@@ -1,5 +1,6 @@
 #pragma once
 #include "memo/cursor.h"
+#include "memo/poison.h"
 /* ---- >>states places ----------------------------------------------------------------------------
  * Knows: the struct of the engine, where states lie on each tier, and which states a pass uses.
  * Knows nothing of the order of a step.
@@ -77,6 +78,7 @@ typedef struct memob_states_sizes {
     int64_t host_bytes;                                 /* pinned */
     int64_t resident_bytes, fetched_bytes; /* the second: of the first, of FETCHED states */
     int64_t spill_bytes;                   /* of the file */
+    uint64_t digest; /* of the states of layers that are streamed, and of those in the file */
 } memob_states_sizes;
 
 typedef struct memob_states_layer {
@@ -502,6 +504,11 @@ MEMOI memo_status memob_states_get_sizes(const memob_states_desc* desc, memob_st
                                          memo_error* error) {
     memob_states states = MEMO_ZERO(memob_states);
     const memo_status status = memob_states_init(&states, desc, error);
+    for (int32_t l = 0; l < states.n_layers && !status; l++) {
+        const uint32_t bits[2] = {states.layers[l].streamed, states.layers[l].spilled};
+        const uint64_t digest = memob_digest((const char*)bits, (int64_t)sizeof bits);
+        states.sizes.digest = 31 * states.sizes.digest + digest;
+    }
     if (!status) *sizes = states.sizes;
     memob_states_free(&states);
     return status;

@@ -1136,6 +1136,32 @@ TEST(walks_end_where_a_step_is_too_long) {
     CHECK_IS(n_ended, >, 0);
 }
 
+/* Choices count states that layers lack: choices with one digest do the same, and others do not. */
+TEST(choices_that_do_the_same_have_one_digest) {
+    enum { N = 5 };
+    static const memo_state states[] = {{"all", 4096, MEMO_STATE_WEIGHTS, 0},
+                                        {"inner", 512, MEMO_STATE_WEIGHTS, 2}};
+    static const int32_t kinds[N] = {0, 1, 1, 1, 0};
+    uint64_t digests[32];
+    for (int k = 0; k < 32; k++) {
+        const uint32_t inner = (uint32_t)(k & 7), outer = (uint32_t)(k >> 3);
+        const uint32_t streamed[N] = {outer & 1 ? 2 : 0, inner & 1 ? 2 : 0, inner & 2 ? 2 : 0,
+                                      inner & 4 ? 3 : 1, outer & 2 ? 2 : 0};
+        memob_states_desc desc = MEMO_ZERO(memob_states_desc);
+        memob_states_sizes sizes;
+        desc.states = states;
+        desc.n_states = 2;
+        desc.n_layers = N;
+        desc.layer_kinds = kinds;
+        desc.streamed = streamed;
+        CHECK_OK(memob_states_get_sizes(&desc, &sizes, &error));
+        digests[k] = sizes.digest;
+        for (int other = 0; other < k; other++)
+            CHECK_CASE((digests[k] == digests[other]) == ((k & 7) == (other & 7)), "%d and %d",
+                       other, k);
+    }
+}
+
 /* Other budgets change no times, but where host memory is the number of places before a file. */
 TEST(tables_stay_known_in_other_budgets) {
     problem p;

@@ -84,7 +84,7 @@ MEMOI void memoi_rows_add_up(memoi_rows_planner* p) {
     double fixed_bytes = 0;
     memset(score, 0, sizeof *score);
     memoi_rows_add_bundles(p);
-    memcpy(sums, p->sums, (size_t)p->n_layers * sizeof *sums);
+    if (sums != p->sums) memcpy(sums, p->sums, (size_t)p->n_layers * sizeof *sums);
     for (int32_t t = 0; t < swap->n_tensors; t++) {
         score->device_bytes += p->held_bytes[2 * t];
         fixed_bytes += p->held_bytes[2 * t + 1];

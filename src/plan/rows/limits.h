@@ -232,26 +232,46 @@ MEMOI void memoi_rows_find_tables(memoi_rows_planner* p, int n_parts) {
     memoi_rows_find_table(p, n_parts);
 }
 
-/* The same, without the host's limit first.  A search goes elsewhere near a limit, even if its
- * table leaves host memory free; so plans of two budgets would differ by chance.  A short search
- * tells if a whole one is worth its time; if its table exceeds host memory, the limit counts. */
-MEMOI void memoi_rows_find_best(memoi_rows_planner* p, int n_parts) {
+/* The same without the host's limit, from p->first on.  Returns 0 if the table exceeds it. */
+MEMOI int memoi_rows_find_wide(memoi_rows_planner* p, int n_parts) {
     const memo_swap_plan_desc* desc = p->desc;
     const memoi_rows_score* best = &p->best.score;
     memo_swap_plan_desc wider = *desc;
-    int has_room = desc->host_bytes && !p->aim.effort;
     wider.host_bytes = wider.spill_bytes = 0;
-    memoi_rows_copy(p, &p->best, &p->first);
-    for (int parts = MEMOI_ROWS_PARTS_RANKED; has_room; parts = n_parts) {
-        memoi_rows_set_desc(p, &wider);
-        memoi_rows_find_tables(p, parts);
-        memoi_rows_set_desc(p, desc);
-        has_room = best->excess_bytes <= 0 && best->sizes.host_bytes <= desc->host_bytes;
-        if (has_room && parts == n_parts) return;
-        memoi_rows_copy(p, &p->first, &p->best);
-        p->random = MEMOI_ROWS_SEED;
-    }
+    memoi_rows_copy(p, &p->first, &p->best);
+    p->random = MEMOI_ROWS_SEED;
+    memoi_rows_set_desc(p, &wider);
     memoi_rows_find_tables(p, n_parts);
+    memoi_rows_set_desc(p, desc);
+    return best->excess_bytes <= 0 && best->sizes.host_bytes <= desc->host_bytes;
+}
+
+/* 1: a table fits, and leaves enough of the host's limit that it may be found without. */
+#define MEMOI_ROWS_NEAR 0.9375
+MEMOI int memoi_rows_has_room(const memoi_rows_planner* p, const memoi_rows_score* score) {
+    return score->excess_bytes <= 0 &&
+           (double)score->sizes.host_bytes <= MEMOI_ROWS_NEAR * (double)p->desc->host_bytes;
+}
+
+/* The best table from p->best on.  A search goes elsewhere near the host's limit, even if its table
+ * leaves host memory free; so plans of two budgets would differ by chance, and the table that is
+ * found without the limit counts, if it takes no more.  A short search without tells whether a
+ * whole one is worth its time.  A short one itself is not, if the limit has not mattered, or if the
+ * table with it takes nearly all. */
+MEMOI void memoi_rows_find_best(memoi_rows_planner* p, int n_parts) {
+    const int has_room = p->desc->host_bytes && !p->aim.effort;
+    memoi_rows_copy(p, &p->best, &p->first);
+    if (has_room && n_parts == 1 && memoi_rows_find_wide(p, MEMOI_ROWS_PARTS_RANKED) &&
+        memoi_rows_find_wide(p, 1))
+        return;
+    memoi_rows_copy(p, &p->first, &p->best);
+    p->random = MEMOI_ROWS_SEED;
+    p->meets_host = 0;
+    memoi_rows_find_tables(p, n_parts);
+    if (n_parts == 1 || !p->meets_host || !has_room || !memoi_rows_has_room(p, &p->best.score))
+        return;
+    memoi_rows_copy(p, &p->best, &p->plan);
+    if (!memoi_rows_find_wide(p, n_parts)) memoi_rows_copy(p, &p->plan, &p->best);
 }
 
 MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, memo_error* error) {

@@ -96,14 +96,16 @@ typedef struct memoi_rows_planner {
     int32_t* changed;        /* those that the last change concerned, in order */
     int32_t n_changed;
     int lacks_memory;                         /* for the law of a trial: the search has failed */
+    int meets_host;                           /* the host's limit has mattered to a search */
     int64_t n_scored;                         /* trials that were not known */
     memoi_rows_table trial, here, best, plan; /* plan: whose limit is named */
     memoi_rows_table first;                   /* the best before tables are searched */
     int is_uniform;                           /* searches change all layers of a kind */
     memoi_rows_aim aim;                       /* set behind memoi_rows_create */
 
-    /* The table that was added up last, its sums, the bytes of each tensor on the device and always
-     * on the host, and a time of a layer that is none. */
+    /* The table that was added up last, its sums, which are the clock's unless packs change these,
+     * the bytes of each tensor on the device and always on the host, and a time of a layer that is
+     * none. */
     memoi_rows_table summed;
     memob_swap_sum* sums;
     double *held_bytes, hair_s; /* (n_tensors, 2) */
@@ -330,7 +332,8 @@ MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan
         tables[k]->cells = MEMOB_ARRAY(a, int64_t, n_cells);
         tables[k]->versions = MEMOB_ARRAY(a, int64_t, swap->n_tensors);
     }
-    p->sums = MEMOB_ARRAY(a, memob_swap_sum, p->n_layers);
+    p->sums = p->clock.order.sums;
+    if (memob_swap_has_kinds(swap)) p->sums = MEMOB_ARRAY(a, memob_swap_sum, p->n_layers);
     p->held_bytes = MEMOB_ARRAY(a, double, 2 * (int64_t)swap->n_tensors);
     if (a->failed) return memob_no_memory(error, "the planning of rows");
 

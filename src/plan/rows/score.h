@@ -25,9 +25,10 @@ MEMOI int memoi_rows_need_no_time(memoi_rows_planner* p) {
     memoi_rows_score* score = &p->trial.score;
     const double recompute_s = score->recompute_s * memob_rows_n_batches(desc);
     const double least_s = (1 - 1e-9) * (p->clock.least_s + recompute_s);
-    score->excess_bytes = memoi_rows_excess(desc->device_bytes, score->device_bytes) +
-                          memoi_rows_excess(desc->host_bytes, (double)score->sizes.host_bytes) +
+    const double host_bytes = memoi_rows_excess(desc->host_bytes, (double)score->sizes.host_bytes);
+    score->excess_bytes = memoi_rows_excess(desc->device_bytes, score->device_bytes) + host_bytes +
                           memoi_rows_excess(desc->spill_bytes, (double)score->sizes.spill_bytes);
+    p->meets_host |= host_bytes > 0 || score->n_host_layers;
     score->lifted_bytes = 0;
     if (p->lifted == MEMO_SWAP_LIMIT_HOST_MEMORY)
         score->lifted_bytes = (double)score->sizes.host_bytes;

@@ -180,6 +180,8 @@ MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
         each = (double)(p->bundles[pick.b].row_bytes * memob_swap_tile_rows(desc->swap)) *
                (double)tiles;
         if (!(capacity > 0)) continue;
+        p->meets_host |= is_host && ((each > 0 && floor(left / each) < most) ||
+                                     (each < 0 && ceil(left / each) > least));
         if (each > 0) most = fmin(most, floor(left / each));
         if (each < 0) least = fmax(least, ceil(left / each));
     }
@@ -350,6 +352,26 @@ MEMOI int64_t memoi_rows_try_alphas(memoi_rows_planner* p) {
     }
 }
 
+/* The trial becomes p->here with so many layers more of which the bundle has the next cell; 0:
+ * nothing is different. */
+MEMOI int memoi_rows_take_more(memoi_rows_planner* p, memoi_rows_pick* pick, int64_t count) {
+    const int64_t* cells = &p->trial.cells[(int64_t)pick->b * p->n_layers];
+    memoi_rows_copy(p, &p->here, &p->trial);
+    pick->n_layers = 0;
+    for (int32_t layer = 0; layer < p->n_layers; layer++)
+        if (cells[layer] >= 0 && cells[layer] < p->n_tiles) p->picked[pick->n_layers++] = layer;
+    return memoi_rows_convert(p, pick, count);
+}
+
+/* 1: one layer more exceeds the capacities.  Then so do several, but for all, whose buffer goes. */
+MEMOI int memoi_rows_lacks_room(memoi_rows_planner* p, memoi_rows_pick* pick) {
+    const uint64_t random = p->random;
+    const int is_taken = memoi_rows_take_more(p, pick, 1);
+    p->random = random;
+    if (is_taken) (void)memoi_rows_try(p);
+    return is_taken && p->trial.score.excess_bytes > 0;
+}
+
 /* p->here: from the trial on, bundles are swapped or kept instead of recomputed, those of most
  * worth first: in all layers; if that is not better, in half as many, and so on. */
 MEMOI void memoi_rows_fill_by_worth(memoi_rows_planner* p) {
@@ -357,21 +379,20 @@ MEMOI void memoi_rows_fill_by_worth(memoi_rows_planner* p) {
     memset(&pick, 0, sizeof pick);
     memoi_rows_copy(p, &p->trial, &p->here);
     for (int32_t i = 0; i < 2 * p->n_bundles; i++) {
+        int is_full = 0, is_known = p->here.score.excess_bytes > 0; /* that it is full */
         pick.next = i % 2 ? MEMO_ROWS_KEPT : p->n_tiles;
         pick.b = p->by_worth[i / 2];
         for (int64_t count = p->n_layers; count > 0;) {
-            memoi_rows_copy(p, &p->here, &p->trial);
-            for (int32_t layer = pick.n_layers = 0; layer < p->n_layers; layer++) {
-                const int64_t cell = p->trial.cells[(int64_t)pick.b * p->n_layers + layer];
-                if (cell >= 0 && cell < p->n_tiles) p->picked[pick.n_layers++] = layer;
-            }
             memoi_rows_need_no_longer(p, &p->here.score, p->here.score.step_s);
-            if (memoi_rows_convert(p, &pick, count)) (void)memoi_rows_try(p);
-            memoi_rows_need_all(p);
-            if (memoi_rows_is_better(&p->trial.score, &p->here.score))
+            if (memoi_rows_take_more(p, &pick, count) && !is_full) (void)memoi_rows_try(p);
+            if (!is_full && memoi_rows_is_better(&p->trial.score, &p->here.score)) {
                 memoi_rows_copy(p, &p->trial, &p->here);
-            else
+            } else {
                 count /= 2;
+                if (!is_known && p->trial.score.excess_bytes > 0)
+                    is_known = 1, is_full = memoi_rows_lacks_room(p, &pick);
+            }
+            memoi_rows_need_all(p);
         }
     }
 }
@@ -407,6 +428,7 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
         }
         (void)memoi_rows_try(p);
     }
+    if (memoi_rows_is_hopeless(p)) p->meets_host = 1;
     if (memoi_rows_is_hopeless(p) || (p->aim.effort && p->best.score.excess_bytes <= 0)) return;
     memoi_rows_fill_by_worth(p);
     memoi_rows_search(p, n_parts);

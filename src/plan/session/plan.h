@@ -25,6 +25,13 @@ typedef struct memoi_choice {
     int32_t update_at, is_on_host;
 } memoi_choice;
 
+/* What a choice does, and its rank.  Choices count states that layers lack, so many do the same. */
+typedef struct memoi_deed {
+    uint64_t digest; /* of the states that leave the device, and the host */
+    int32_t update_at, is_on_host;
+    double step_s;
+} memoi_deed;
+
 enum { MEMOI_CHOICES_KNOWN = 128 };
 typedef struct memoi_choices {
     int64_t other_bytes; /* of the device, beside states and activations */
@@ -37,6 +44,8 @@ typedef struct memoi_choices {
     int64_t *rows, *found; /* the best's, and those of the latest rank */
     int32_t n_known;       /* choices that were ranked, with the fewest spilled states that fit */
     memoi_choice known[MEMOI_CHOICES_KNOWN];
+    int32_t n_deeds;
+    memoi_deed deeds[MEMOI_CHOICES_KNOWN]; /* that a search of rows has ranked */
 
     /* What whole searches have found. */
     memoi_choice planned;  /* the best */
@@ -68,12 +77,30 @@ MEMOI int64_t memoi_planner_most_spilled(const memoi_planner* p, const memoi_cho
 
 /* --- ranks --- */
 
+/* What the choice that was taken does: a deed that is known, or a new one without a rank. */
+MEMOI memoi_deed* memoi_planner_deed(const memoi_planner* p, memoi_choices* f) {
+    const memo_session* s = p->session;
+    const memo_step_plan* plan = s->part->plan;
+    const memoi_deed deed = {s->states_sizes.digest, plan->update_at, plan->update_is_on_host, -1};
+    int32_t k = 0;
+    while (k < f->n_deeds &&
+           !(f->deeds[k].digest == deed.digest && f->deeds[k].update_at == deed.update_at &&
+             f->deeds[k].is_on_host == deed.is_on_host))
+        k++;
+    if (k == f->n_deeds) {
+        f->n_deeds = k + (k < MEMOI_CHOICES_KNOWN);
+        k = f->n_deeds - 1;
+        f->deeds[k] = deed;
+    }
+    return &f->deeds[k];
+}
+
 /* Returns the seconds of a step, by a short search for rows, or with the stage's rows if the policy
  * gives them; infinite if it does not fit. */
-MEMOI double memoi_planner_rank(const memoi_planner* p, const memoi_choices* f,
-                                const memoi_choice* c) {
+MEMOI double memoi_planner_rank(const memoi_planner* p, memoi_choices* f, const memoi_choice* c) {
     memo_session* s = p->session;
     const memob_states_sizes* sizes = &s->states_sizes;
+    memoi_deed* deed;
     const int plans_rows = memoi_session_plans_rows(&s->desc);
     memoi_session_costs costs;
     int64_t left_bytes;
@@ -84,6 +111,8 @@ MEMOI double memoi_planner_rank(const memoi_planner* p, const memoi_choices* f,
         memoi_is_over(sizes->host_bytes, s->desc.host_bytes) ||
         memoi_is_over(sizes->spill_bytes, s->desc.disk_bytes))
         return HUGE_VAL;
+    deed = memoi_planner_deed(p, f);
+    if (deed->step_s >= 0) return deed->step_s;
     memoi_stage_cost(p, &costs);
     costs.aim.start = f->rows;
     costs.aim.other_s = f->best_s < HUGE_VAL ? f->best_s : 0;
@@ -91,12 +120,13 @@ MEMOI double memoi_planner_rank(const memoi_planner* p, const memoi_choices* f,
     if (plans_rows) costs.swap.rows = NULL;
     memoi_keep(s, memoi_rows_rank(&costs.desc, &costs.aim, f->found, &step_s, &s->call_error));
     memoi_session_settle(s);
+    deed->step_s = step_s;
     return step_s;
 }
 
 /* Ranks a choice with the fewest spilled states, of at least its own, with which a step fits.
  * Tries a 16th of the streamed states more at a time. */
-MEMOI double memoi_planner_spill(const memoi_planner* p, const memoi_choices* f, memoi_choice* c) {
+MEMOI double memoi_planner_spill(const memoi_planner* p, memoi_choices* f, memoi_choice* c) {
     const int64_t most = memoi_planner_most_spilled(p, c), more = c->n_streamed / 16 + 1;
     double step_s;
     for (c->n_spilled = memob_min(c->n_spilled, most);;
@@ -181,9 +211,9 @@ MEMOI int memoi_planner_is_behind(const memoi_planner* p, const memoi_choices* f
 }
 
 /* Ranks choices of the update on the device.  Streams more states than fit, if their copies cost
- * less than the memory saves: an eighth of all more at a time, the fewest that fit, then finer
- * beside the best.  Then come other moments, and more states in a file, which leave host memory to
- * rows. */
+ * less than the memory saves: an eighth of all more at a time, then fewer that fit as long as the
+ * fewest are best, then finer beside the best.  Then come other moments, and more states in a file,
+ * which leave host memory to rows. */
 MEMOI void memoi_planner_try_device(const memoi_planner* p, memoi_choices* f, memoi_choice c) {
     const int32_t first = c.update_at;
     int64_t stride = 1, lacks = c.n_streamed, fits = -1;
@@ -194,7 +224,7 @@ MEMOI void memoi_planner_try_device(const memoi_planner* p, memoi_choices* f, me
         if (memoi_planner_try(p, f, c) && fits < 0) fits = c.n_streamed;
         if (fits < 0) lacks = c.n_streamed;
     }
-    while (fits - lacks > 1) {
+    while (fits - lacks > 1 && f->best.n_streamed == fits) {
         c.n_streamed = lacks + (fits - lacks) / 2;
         *(memoi_planner_try(p, f, c) ? &fits : &lacks) = c.n_streamed;
     }
@@ -240,6 +270,7 @@ MEMOI void memoi_planner_end(memoi_planner* p, memoi_choices* f, memoi_choice c)
     if (!plan->fits && c.n_spilled < most && !memoi_is_over(p->peak_bytes, p->limit_bytes)) {
         c.n_spilled++;
         f->other_bytes = memoi_stage_other_bytes(p);
+        f->n_deeds = 0; /* ranked beside other bytes */
         (void)memoi_planner_spill(p, f, &c);
         memoi_stage_choose(p);
     }
