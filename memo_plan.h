@@ -8961,24 +8961,77 @@ MEMOI int32_t memoi_session_leaves(uint32_t uses) {
     return uses & MEMO_STATE_FETCHED ? 2 : 3;
 }
 
-/* Sets the bits of the first n states of layers that leave the device, or (to_file) the host.
- * SHARED ones leave last, each with all its layers, and none goes to the file. */
+/* Bytes of a state in all layers. */
+MEMOI double memoi_session_state_bytes(const memo_session* s, int32_t state) {
+    const memob_states_desc* desc = &s->states_desc;
+    const memo_state* of = &desc->states[state];
+    int64_t n = 0;
+    for (int32_t layer = 0; layer < desc->n_layers; layer++)
+        n += !of->kinds || of->kinds >> desc->layer_kinds[layer] & 1;
+    if (of->uses & MEMO_STATE_SHARED) n = n > 0;
+    return (double)n * (double)of->size_bytes;
+}
+
+/* The turn of each state.  Small ones, beside the largest, leave behind others: they free little
+ * memory, but a layer with a streamed state has a place, for which those of other layers wait.
+ * SHARED ones leave last, each with all its layers. */
+enum { MEMOI_TURN_SMALL = 4, MEMOI_TURN_SHARED, MEMOI_N_TURNS };
+#define MEMOI_SMALL 0.03125
+MEMOI void memoi_session_take_turns(const memo_session* s, int32_t* turns) {
+    double largest_bytes = 0;
+    for (int32_t i = 0; i < s->states_desc.n_states; i++)
+        largest_bytes = fmax(largest_bytes, memoi_session_state_bytes(s, i));
+    for (int32_t i = 0; i < s->states_desc.n_states; i++) {
+        const uint32_t uses = s->desc.states[i].uses;
+        turns[i] = memoi_session_leaves(uses);
+        if (memoi_session_state_bytes(s, i) < MEMOI_SMALL * largest_bytes)
+            turns[i] = MEMOI_TURN_SMALL;
+        if (uses & MEMO_STATE_SHARED && memoi_session_leaves(uses)) turns[i] = MEMOI_TURN_SHARED;
+    }
+}
+
+/* Sets the bits of the first n states of layers that leave the device, or (to_file) the host, for
+ * whose file no SHARED state leaves. */
 MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, int to_file, uint32_t* bits) {
     const int64_t n_layers = s->states_desc.n_layers;
+    const int32_t n_states = s->states_desc.n_states;
+    int32_t turns[MEMO_STATES_MAX];
     memset(bits, 0, (size_t)n_layers * sizeof *bits);
-    for (int32_t k = 0; k < 5 * s->states_desc.n_states; k++) {
-        const int32_t i = k % s->states_desc.n_states;
+    memoi_session_take_turns(s, turns);
+    for (int32_t k = 0; k < MEMOI_N_TURNS * n_states; k++) {
+        const int32_t i = k % n_states;
         const uint32_t uses = s->desc.states[i].uses;
-        const int is_shared = uses & MEMO_STATE_SHARED && memoi_session_leaves(uses);
+        const int is_shared = turns[i] == MEMOI_TURN_SHARED;
         const int64_t count = is_shared && n > 0 ? n_layers : memob_min(n, n_layers);
-        if ((is_shared ? 4 : memoi_session_leaves(uses)) != k / s->states_desc.n_states ||
-            (to_file && (is_shared || uses & MEMO_STATE_FETCHED)))
+        if (turns[i] != k / n_states || (to_file && (is_shared || uses & MEMO_STATE_FETCHED)))
             continue;
         for (int64_t layer = 0; layer < n_layers; layer++)
             if ((layer + 1) * count / n_layers > layer * count / n_layers) bits[layer] |= 1u << i;
         n -= is_shared ? n > 0 : count;
     }
     if (n_layers <= 3) bits[0] = 0; /* FIRST, one layer and LAST are open at once */
+}
+
+/* How many of the first states of layers have a share of the bytes of all. */
+MEMOI int64_t memoi_session_first_of(const memo_session* s, double share) {
+    const int32_t n_states = s->states_desc.n_states;
+    int32_t turns[MEMO_STATES_MAX];
+    double left_bytes = 0;
+    int64_t n = 0;
+    memoi_session_take_turns(s, turns);
+    for (int32_t i = 0; i < n_states; i++) left_bytes += share * memoi_session_state_bytes(s, i);
+
+    for (int32_t k = 0; k < MEMOI_N_TURNS * n_states; k++) {
+        const int32_t i = k % n_states;
+        const int64_t count = turns[i] == MEMOI_TURN_SHARED ? 1 : s->states_desc.n_layers;
+        const double state_bytes = memoi_session_state_bytes(s, i);
+        if (turns[i] != k / n_states) continue;
+        if (left_bytes <= state_bytes && state_bytes > 0)
+            return n + (int64_t)ceil(left_bytes / state_bytes * (double)count);
+        left_bytes -= state_bytes;
+        n += count;
+    }
+    return n;
 }
 
 MEMOI memo_status memoi_session_update_host(void* session, int32_t layer, memo_error* error) {
@@ -11949,8 +12002,9 @@ MEMOI int64_t memoi_session_n_states(const memo_session* s) {
     return (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
 }
 
-#define MEMOI_CHOICE_GAIN   1e-4  /* the least share of a step that another choice saves */
-#define MEMOI_CHOICE_BEHIND 0.125 /* more than a whole search shortens a rank */
+#define MEMOI_CHOICE_GAIN   1e-4   /* the least share of a step that another choice saves */
+#define MEMOI_CHOICE_BEHIND 0.125  /* more than a whole search shortens a rank */
+enum { MEMOI_CHOICE_SHARES = 12 }; /* of the bytes of states, that are tried */
 
 /* What leaves the device, and when and where the update runs. */
 typedef struct memoi_choice {
@@ -12093,8 +12147,16 @@ MEMOI int memoi_planner_try(const memoi_planner* p, memoi_choices* f, memoi_choi
     return step_s < HUGE_VAL;
 }
 
-/* Tries fewer and more streamed states than those of the best, finer and finer. */
-MEMOI void memoi_planner_try_around(const memoi_planner* p, memoi_choices* f, int64_t stride) {
+/* Tries fewer and more streamed states than those of the best, by up to what is between two of
+ * MEMOI_CHOICE_SHARES, times scale, then finer and finer. */
+MEMOI void memoi_planner_try_around(const memoi_planner* p, memoi_choices* f, int64_t scale) {
+    int64_t stride = 1, gap = 1, last = 0;
+    for (int32_t k = 1; k <= MEMOI_CHOICE_SHARES && last <= f->best.n_streamed; k++) {
+        const int64_t n = memoi_session_first_of(p->session, (double)k / MEMOI_CHOICE_SHARES);
+        if (n >= f->best.n_streamed) gap = memob_max(gap, n - last);
+        last = n;
+    }
+    while (stride * 2 <= gap * scale) stride *= 2;
     for (; stride; stride /= 2) {
         memoi_choice fewer = f->best, more = f->best;
         fewer.n_spilled = more.n_spilled = 0;
@@ -12144,30 +12206,29 @@ MEMOI int memoi_planner_is_behind(const memoi_planner* p, const memoi_choices* f
 }
 
 /* Ranks choices of the update on the device.  Streams more states than fit, if their copies cost
- * less than the memory saves: an eighth of all more at a time, then fewer that fit as long as the
- * fewest are best, then finer beside the best.  Then come other moments, and more states in a file,
- * which leave host memory to rows. */
+ * less than the memory saves: a share of their bytes more at a time, the fewest that fit, then finer
+ * beside the best.  Then come other moments, and more states in a file, which leave host memory to
+ * rows. */
 MEMOI void memoi_planner_try_device(const memoi_planner* p, memoi_choices* f, memoi_choice c) {
     const int32_t first = c.update_at;
-    int64_t stride = 1, lacks = c.n_streamed, fits = -1;
-    while (stride * 16 <= f->n_all) stride *= 2;
+    int64_t lacks = c.n_streamed, fits = -1;
     if (memoi_planner_try(p, f, c)) fits = lacks;
-    for (int64_t n = stride; n < f->n_all + stride; n += stride) {
-        c.n_streamed = memob_min(n, f->n_all);
+    for (int32_t k = 1; k <= MEMOI_CHOICE_SHARES; k++) {
+        c.n_streamed = memoi_session_first_of(p->session, (double)k / MEMOI_CHOICE_SHARES);
         if (memoi_planner_try(p, f, c) && fits < 0) fits = c.n_streamed;
         if (fits < 0) lacks = c.n_streamed;
     }
-    while (fits - lacks > 1 && f->best.n_streamed == fits) {
+    while (fits - lacks > 1) {
         c.n_streamed = lacks + (fits - lacks) / 2;
         *(memoi_planner_try(p, f, c) ? &fits : &lacks) = c.n_streamed;
     }
-    if (!memoi_planner_is_behind(p, f)) memoi_planner_try_around(p, f, stride / 2);
+    if (!memoi_planner_is_behind(p, f)) memoi_planner_try_around(p, f, 1);
     if (f->best_s >= HUGE_VAL) return;
 
     c = f->best;
     c.n_spilled = 0;
     memoi_planner_try_moments(p, f, c);
-    if (f->best.update_at != first) memoi_planner_try_around(p, f, stride);
+    if (f->best.update_at != first) memoi_planner_try_around(p, f, 2);
 
     for (int k = 0; k < 2 && p->session->desc.host_bytes; k++) {
         const int64_t most = memoi_planner_most_spilled(p, &f->best);

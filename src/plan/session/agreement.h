@@ -267,24 +267,77 @@ MEMOI int32_t memoi_session_leaves(uint32_t uses) {
     return uses & MEMO_STATE_FETCHED ? 2 : 3;
 }
 
-/* Sets the bits of the first n states of layers that leave the device, or (to_file) the host.
- * SHARED ones leave last, each with all its layers, and none goes to the file. */
+/* Bytes of a state in all layers. */
+MEMOI double memoi_session_state_bytes(const memo_session* s, int32_t state) {
+    const memob_states_desc* desc = &s->states_desc;
+    const memo_state* of = &desc->states[state];
+    int64_t n = 0;
+    for (int32_t layer = 0; layer < desc->n_layers; layer++)
+        n += !of->kinds || of->kinds >> desc->layer_kinds[layer] & 1;
+    if (of->uses & MEMO_STATE_SHARED) n = n > 0;
+    return (double)n * (double)of->size_bytes;
+}
+
+/* The turn of each state.  Small ones, beside the largest, leave behind others: they free little
+ * memory, but a layer with a streamed state has a place, for which those of other layers wait.
+ * SHARED ones leave last, each with all its layers. */
+enum { MEMOI_TURN_SMALL = 4, MEMOI_TURN_SHARED, MEMOI_N_TURNS };
+#define MEMOI_SMALL 0.03125
+MEMOI void memoi_session_take_turns(const memo_session* s, int32_t* turns) {
+    double largest_bytes = 0;
+    for (int32_t i = 0; i < s->states_desc.n_states; i++)
+        largest_bytes = fmax(largest_bytes, memoi_session_state_bytes(s, i));
+    for (int32_t i = 0; i < s->states_desc.n_states; i++) {
+        const uint32_t uses = s->desc.states[i].uses;
+        turns[i] = memoi_session_leaves(uses);
+        if (memoi_session_state_bytes(s, i) < MEMOI_SMALL * largest_bytes)
+            turns[i] = MEMOI_TURN_SMALL;
+        if (uses & MEMO_STATE_SHARED && memoi_session_leaves(uses)) turns[i] = MEMOI_TURN_SHARED;
+    }
+}
+
+/* Sets the bits of the first n states of layers that leave the device, or (to_file) the host, for
+ * whose file no SHARED state leaves. */
 MEMOI void memoi_session_take_first(const memo_session* s, int64_t n, int to_file, uint32_t* bits) {
     const int64_t n_layers = s->states_desc.n_layers;
+    const int32_t n_states = s->states_desc.n_states;
+    int32_t turns[MEMO_STATES_MAX];
     memset(bits, 0, (size_t)n_layers * sizeof *bits);
-    for (int32_t k = 0; k < 5 * s->states_desc.n_states; k++) {
-        const int32_t i = k % s->states_desc.n_states;
+    memoi_session_take_turns(s, turns);
+    for (int32_t k = 0; k < MEMOI_N_TURNS * n_states; k++) {
+        const int32_t i = k % n_states;
         const uint32_t uses = s->desc.states[i].uses;
-        const int is_shared = uses & MEMO_STATE_SHARED && memoi_session_leaves(uses);
+        const int is_shared = turns[i] == MEMOI_TURN_SHARED;
         const int64_t count = is_shared && n > 0 ? n_layers : memob_min(n, n_layers);
-        if ((is_shared ? 4 : memoi_session_leaves(uses)) != k / s->states_desc.n_states ||
-            (to_file && (is_shared || uses & MEMO_STATE_FETCHED)))
+        if (turns[i] != k / n_states || (to_file && (is_shared || uses & MEMO_STATE_FETCHED)))
             continue;
         for (int64_t layer = 0; layer < n_layers; layer++)
             if ((layer + 1) * count / n_layers > layer * count / n_layers) bits[layer] |= 1u << i;
         n -= is_shared ? n > 0 : count;
     }
     if (n_layers <= 3) bits[0] = 0; /* FIRST, one layer and LAST are open at once */
+}
+
+/* How many of the first states of layers have a share of the bytes of all. */
+MEMOI int64_t memoi_session_first_of(const memo_session* s, double share) {
+    const int32_t n_states = s->states_desc.n_states;
+    int32_t turns[MEMO_STATES_MAX];
+    double left_bytes = 0;
+    int64_t n = 0;
+    memoi_session_take_turns(s, turns);
+    for (int32_t i = 0; i < n_states; i++) left_bytes += share * memoi_session_state_bytes(s, i);
+
+    for (int32_t k = 0; k < MEMOI_N_TURNS * n_states; k++) {
+        const int32_t i = k % n_states;
+        const int64_t count = turns[i] == MEMOI_TURN_SHARED ? 1 : s->states_desc.n_layers;
+        const double state_bytes = memoi_session_state_bytes(s, i);
+        if (turns[i] != k / n_states) continue;
+        if (left_bytes <= state_bytes && state_bytes > 0)
+            return n + (int64_t)ceil(left_bytes / state_bytes * (double)count);
+        left_bytes -= state_bytes;
+        n += count;
+    }
+    return n;
 }
 
 MEMOI memo_status memoi_session_update_host(void* session, int32_t layer, memo_error* error) {

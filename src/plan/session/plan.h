@@ -16,8 +16,9 @@ MEMOI int64_t memoi_session_n_states(const memo_session* s) {
     return (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
 }
 
-#define MEMOI_CHOICE_GAIN   1e-4  /* the least share of a step that another choice saves */
-#define MEMOI_CHOICE_BEHIND 0.125 /* more than a whole search shortens a rank */
+#define MEMOI_CHOICE_GAIN   1e-4   /* the least share of a step that another choice saves */
+#define MEMOI_CHOICE_BEHIND 0.125  /* more than a whole search shortens a rank */
+enum { MEMOI_CHOICE_SHARES = 12 }; /* of the bytes of states, that are tried */
 
 /* What leaves the device, and when and where the update runs. */
 typedef struct memoi_choice {
@@ -160,8 +161,16 @@ MEMOI int memoi_planner_try(const memoi_planner* p, memoi_choices* f, memoi_choi
     return step_s < HUGE_VAL;
 }
 
-/* Tries fewer and more streamed states than those of the best, finer and finer. */
-MEMOI void memoi_planner_try_around(const memoi_planner* p, memoi_choices* f, int64_t stride) {
+/* Tries fewer and more streamed states than those of the best, by up to what is between two of
+ * MEMOI_CHOICE_SHARES, times scale, then finer and finer. */
+MEMOI void memoi_planner_try_around(const memoi_planner* p, memoi_choices* f, int64_t scale) {
+    int64_t stride = 1, gap = 1, last = 0;
+    for (int32_t k = 1; k <= MEMOI_CHOICE_SHARES && last <= f->best.n_streamed; k++) {
+        const int64_t n = memoi_session_first_of(p->session, (double)k / MEMOI_CHOICE_SHARES);
+        if (n >= f->best.n_streamed) gap = memob_max(gap, n - last);
+        last = n;
+    }
+    while (stride * 2 <= gap * scale) stride *= 2;
     for (; stride; stride /= 2) {
         memoi_choice fewer = f->best, more = f->best;
         fewer.n_spilled = more.n_spilled = 0;
@@ -211,30 +220,29 @@ MEMOI int memoi_planner_is_behind(const memoi_planner* p, const memoi_choices* f
 }
 
 /* Ranks choices of the update on the device.  Streams more states than fit, if their copies cost
- * less than the memory saves: an eighth of all more at a time, then fewer that fit as long as the
- * fewest are best, then finer beside the best.  Then come other moments, and more states in a file,
- * which leave host memory to rows. */
+ * less than the memory saves: a share of their bytes more at a time, the fewest that fit, then finer
+ * beside the best.  Then come other moments, and more states in a file, which leave host memory to
+ * rows. */
 MEMOI void memoi_planner_try_device(const memoi_planner* p, memoi_choices* f, memoi_choice c) {
     const int32_t first = c.update_at;
-    int64_t stride = 1, lacks = c.n_streamed, fits = -1;
-    while (stride * 16 <= f->n_all) stride *= 2;
+    int64_t lacks = c.n_streamed, fits = -1;
     if (memoi_planner_try(p, f, c)) fits = lacks;
-    for (int64_t n = stride; n < f->n_all + stride; n += stride) {
-        c.n_streamed = memob_min(n, f->n_all);
+    for (int32_t k = 1; k <= MEMOI_CHOICE_SHARES; k++) {
+        c.n_streamed = memoi_session_first_of(p->session, (double)k / MEMOI_CHOICE_SHARES);
         if (memoi_planner_try(p, f, c) && fits < 0) fits = c.n_streamed;
         if (fits < 0) lacks = c.n_streamed;
     }
-    while (fits - lacks > 1 && f->best.n_streamed == fits) {
+    while (fits - lacks > 1) {
         c.n_streamed = lacks + (fits - lacks) / 2;
         *(memoi_planner_try(p, f, c) ? &fits : &lacks) = c.n_streamed;
     }
-    if (!memoi_planner_is_behind(p, f)) memoi_planner_try_around(p, f, stride / 2);
+    if (!memoi_planner_is_behind(p, f)) memoi_planner_try_around(p, f, 1);
     if (f->best_s >= HUGE_VAL) return;
 
     c = f->best;
     c.n_spilled = 0;
     memoi_planner_try_moments(p, f, c);
-    if (f->best.update_at != first) memoi_planner_try_around(p, f, stride);
+    if (f->best.update_at != first) memoi_planner_try_around(p, f, 2);
 
     for (int k = 0; k < 2 && p->session->desc.host_bytes; k++) {
         const int64_t most = memoi_planner_most_spilled(p, &f->best);
