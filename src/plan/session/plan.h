@@ -220,9 +220,9 @@ MEMOI int memoi_planner_is_behind(const memoi_planner* p, const memoi_choices* f
 }
 
 /* Ranks choices of the update on the device.  Streams more states than fit, if their copies cost
- * less than the memory saves: a share of their bytes more at a time, the fewest that fit, then finer
- * beside the best.  Then come other moments, and more states in a file, which leave host memory to
- * rows. */
+ * less than the memory saves: a share of their bytes more at a time, the fewest that fit, then
+ * finer beside the best.  Then come other moments, and more states in a file, which leave host
+ * memory to rows. */
 MEMOI void memoi_planner_try_device(const memoi_planner* p, memoi_choices* f, memoi_choice c) {
     const int32_t first = c.update_at;
     int64_t lacks = c.n_streamed, fits = -1;
