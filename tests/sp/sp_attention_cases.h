@@ -445,7 +445,7 @@ typedef struct run_result {
     asked_call asked[2][MAX_ASKED];
     int64_t ring_forward_bytes, ring_backward_bytes, ulysses_forward_bytes, ulysses_backward_bytes;
     memo_sp_attention_sizes sizes;
-    int64_t device_bytes;                /* less free on the device, once created */
+    int64_t device_bytes;                /* more on the device, once created */
     float d_sinks[MAX_HEADS];            /* of this rank */
     double d_latent_weights[MAX_LATENT]; /* of this rank */
     int32_t most_latent_heads;           /* in a call */
@@ -1061,7 +1061,7 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
     float* sinks = NULL;  /* and their gradients */
     char* scratch = NULL; /* the caller's, if the host cannot access memory of the device */
     step_buffers buffers;
-    int64_t free_bytes = 0, total_bytes = 0, largest_bytes = 0;
+    int64_t largest_bytes = 0;
 
     /* Masks, shardings, and the desc. */
     for (int32_t b = 0; b < c->n_batch; b++) masks[b] = mask_of_case(case_of_row(c, b));
@@ -1104,12 +1104,10 @@ static memo_status rank_steps(world* all, int32_t rank, memo_device* host, memo_
         if (c->is_poisoned)
             memset(desc.device_memory, 0xff, (size_t)result->sizes.device_bytes); /* NaN */
     }
-    if (!status) status = memo_memory_info(device, &free_bytes, &total_bytes, error);
+    result->device_bytes = -memo_host_device_get_stats(device).device_bytes;
     if (!status) status = memo_sp_attention_create(&desc, &attention, error);
-    result->device_bytes = free_bytes;
-    if (!status) status = memo_memory_info(device, &free_bytes, &total_bytes, error);
     if (status) return status;
-    result->device_bytes -= free_bytes;
+    result->device_bytes += memo_host_device_get_stats(device).device_bytes;
 
     /* The rank's shares of the tensors. */
     for (int t = 0; t < N_TENSORS; t++) {

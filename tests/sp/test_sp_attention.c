@@ -2498,6 +2498,7 @@ TEST(invalid_arguments_are_refused) {
         CHECK_OK(memo_stream_synchronize(device, good.stream, &error));
         CHECK_IS(state.n_scores, ==, n_calls); /* nothing was enqueued */
     }
+#ifndef MEMO_TEST_STRICT          /* no GPU reads sinks to check them */
     for (int k = 0; k < 2; k++) { /* the host device finds it where the operation runs */
         own_device* fresh = open_device(&good.stream, &state, &good.attention);
         good.device = fresh;
@@ -2508,4 +2509,5 @@ TEST(invalid_arguments_are_refused) {
         CHECK_ERROR(memo_stream_synchronize(fresh, good.stream, &error), INVALID_ARGUMENT,
                     "sinks[1]: not a number, or too large");
     }
+#endif
 }
