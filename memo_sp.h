@@ -7400,14 +7400,19 @@ enum { MEMOI_LINKS_PART = 6, MEMOI_NODES_SLOWER = 10 };
 /* Orders of a list: turns by distance; steps by distance, turns by time; both by time. */
 enum { MEMOI_ORDER_DISTANCES = 0, MEMOI_ORDER_STEPS, MEMOI_ORDER_TIME, MEMOI_N_LIST_ORDERS };
 
-/* A pass of a list by distance gets another order.  A forward comes first: it makes rooms. */
+/* A pass of a list by distance gets another order.  A forward comes first: it makes rooms.  Turns
+ * follow from the rooms that steps have then: those of a play, which counts free rows alone, may
+ * let two messages share a turn of which one has no room for long. */
 MEMOI void memoi_messages_put_in_order(memoi_messages* m, int order, int is_backward,
                                        memob_arrays* scratch) {
     const int makes_steps = order == MEMOI_ORDER_TIME && !is_backward;
     if (makes_steps) memoi_messages_by_rows(m, scratch);
     if (order != MEMOI_ORDER_DISTANCES && !scratch->failed)
         memoi_play_pass(m, is_backward, !makes_steps, scratch);
-    if (makes_steps && !scratch->failed) memoi_messages_find_rooms(m, scratch);
+    if (makes_steps && !scratch->failed) {
+        memoi_messages_find_rooms(m, scratch);
+        if (!scratch->failed) memoi_play_pass(m, 0, 1, scratch); /* rooms may be free later */
+    }
     if (!scratch->failed) memoi_messages_sort(m, is_backward, scratch);
 }
 

@@ -5,7 +5,8 @@
  *
  * 1. Blocks of phantom memory are in the order of their addresses, and none shares a byte.
  * 2. No copy crosses the end of a piece of pinned memory, and the parts of a copy cover it.
- * 3. Rows of one call lie in one another's strides. */
+ * 3. Rows of one call lie in one another's strides.
+ * 4. A block of the device is aligned within what CUDA gave. */
 
 /* --- device memory --- */
 
@@ -23,19 +24,18 @@ MEMOI memo_status memoi_cuda_out_of_memory(int64_t size_bytes, memo_error* error
         size_bytes > (int64_t)free_bytes ? "" : ", the last of which CUDA does not give away");
 }
 
+/* CUDA promises an alignment of 256 bytes.  A block that had to be asked for again would have to be
+ * given back, for which CUDA waits for all streams. */
+enum { MEMOI_CUDA_ALIGNMENT = 256 };
 MEMOI memo_status memoi_cuda_malloc(memoi_cuda_block* block, memo_error* error) {
-    size_t wanted = block->size_bytes ? (size_t)block->size_bytes : 1;
-    memo_status status = MEMOI_CUDA_CALL(cudaMalloc, (&block->base, wanted), error);
-    if (!status && (uintptr_t)block->base % MEMOB_DEVICE_ALIGNMENT) { /* CUDA promises 256 */
-        status = MEMOI_CUDA_CALL(cudaFree, (block->base), error);
-        if (!status)
-            status =
-                MEMOI_CUDA_CALL(cudaMalloc, (&block->base, wanted + MEMOB_DEVICE_ALIGNMENT), error);
-    }
+    const size_t more = MEMOB_DEVICE_ALIGNMENT - MEMOI_CUDA_ALIGNMENT;
+    const size_t wanted = (block->size_bytes ? (size_t)block->size_bytes : 1) + more;
+    const memo_status status = MEMOI_CUDA_CALL(cudaMalloc, (&block->base, wanted), error);
     if (status == MEMO_STATUS_OUT_OF_DEVICE_MEMORY)
         return memoi_cuda_out_of_memory(block->size_bytes, error);
     if (status) return status;
     block->address = memoi_cuda_aligned(block->base);
+    MEMO_ASSERT((size_t)(block->address - (char*)block->base) <= more); /* 4 */
     return MEMO_STATUS_OK;
 }
 

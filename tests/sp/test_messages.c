@@ -415,6 +415,39 @@ TEST(a_list_takes_at_most_the_time_of_each_order) {
     printf("# %.3f less in the mean than by distance\n", saved / n);
 }
 
+/* Ranks that read several times the rows for which they have room, as those of a window as long as a
+ * rank's rows: turns follow from the rooms that there are, so few ranks wait for those of others. */
+TEST(turns_follow_from_rooms) {
+    const int n_cases = memo_test_cases(100, 1000);
+    double mean = 0, worst = 0;
+    for (int i = 0; i < n_cases; i++) {
+        static case_of_list c;
+        memob_arrays arrays = MEMO_ZERO(memob_arrays);
+        const int32_t n = MOST_RANKS;
+        start_list(&c, n, 1, 1024);
+        for (int32_t r = 0; r < n; r++) {
+            int64_t left = 4000;
+            for (int32_t k = 1; k < n; k++) {
+                const int32_t owner = (r + (k % 2 ? k / 2 + 1 : n - k / 2)) % n;
+                const int64_t rows = left < 60 ? left : memo_test_int(0, left < 1024 ? left : 1024);
+                c.rows[r * n + owner] = rows;
+                c.work[r * n + owner] = 300 * rows;
+                left -= rows;
+            }
+            c.work[r * n + r] = 240000 + 300 * left;
+        }
+        memoi_messages_make(&c.m, &arrays);
+        const int64_t least = memoi_messages_least(&c.m, 0, &arrays);
+        const double ratio = (double)memoi_messages_time(&c.m, 0, &arrays) / (double)least;
+        CHECK(!arrays.failed);
+        mean += ratio / n_cases;
+        worst = fmax(worst, ratio);
+        memob_arrays_free(&arrays);
+    }
+    printf("# a forward takes %.3f of the least in the mean, at most %.3f\n", mean, worst);
+    CHECK_CASE(mean < 1.016 && worst < 1.1, "mean %g, worst %g", mean, worst);
+}
+
 /* Where all ranks have as many rows, each turn is a perfect matching: a rank sends keys to one rank
  * and gets some from one, and all ranks take part. */
 TEST(equal_ranks_have_perfect_matchings) {
