@@ -11,7 +11,7 @@
  *     cc -std=c99 -O2 -I. examples/37_shared_prompts.c -o 37_shared_prompts -lpthread -lm
  * Expected output:
  *     743 tokens instead of 1579 with repeated prompts; the outputs of 743 tokens are right
- *     rank 0 computes 1.00 of the mean pairs, rank 1 1.01, rank 2 1.00, rank 3 0.99
+ *     rank 0 computes 0.99 of the mean pairs, rank 1 1.01, rank 2 1.00, rank 3 1.00
  */
 #define MEMO_IMPLEMENTATION
 #define MEMO_SP_IMPLEMENTATION

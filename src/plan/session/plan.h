@@ -16,9 +16,9 @@ MEMOI int64_t memoi_session_n_states(const memo_session* s) {
     return (int64_t)s->states_desc.n_states * s->states_desc.n_layers;
 }
 
-#define MEMOI_CHOICE_GAIN   1e-4   /* the least share of a step that another choice saves */
-#define MEMOI_CHOICE_BEHIND 0.125  /* more than a whole search shortens a rank */
-enum { MEMOI_CHOICE_SHARES = 12 }; /* of the bytes of states, that are tried */
+#define MEMOI_CHOICE_GAIN   1e-4  /* the least share of a step that another choice saves */
+#define MEMOI_CHOICE_BEHIND 0.125 /* more than a whole search shortens a rank */
+#define MEMOI_CHOICE_SHARES 12    /* of the bytes of states, that are tried */
 
 /* What leaves the device, and when and where the update runs. */
 typedef struct memoi_choice {
