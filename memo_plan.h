@@ -8978,14 +8978,15 @@ MEMOI double memoi_session_state_bytes(const memo_session* s, int32_t state) {
 enum { MEMOI_TURN_SMALL = 4, MEMOI_TURN_SHARED, MEMOI_N_TURNS };
 #define MEMOI_SMALL 0.03125
 MEMOI void memoi_session_take_turns(const memo_session* s, int32_t* turns) {
-    double largest_bytes = 0;
-    for (int32_t i = 0; i < s->states_desc.n_states; i++)
-        largest_bytes = fmax(largest_bytes, memoi_session_state_bytes(s, i));
+    double state_bytes[MEMO_STATES_MAX], largest_bytes = 0;
+    for (int32_t i = 0; i < s->states_desc.n_states; i++) {
+        state_bytes[i] = memoi_session_state_bytes(s, i);
+        largest_bytes = fmax(largest_bytes, state_bytes[i]);
+    }
     for (int32_t i = 0; i < s->states_desc.n_states; i++) {
         const uint32_t uses = s->desc.states[i].uses;
         turns[i] = memoi_session_leaves(uses);
-        if (memoi_session_state_bytes(s, i) < MEMOI_SMALL * largest_bytes)
-            turns[i] = MEMOI_TURN_SMALL;
+        if (state_bytes[i] < MEMOI_SMALL * largest_bytes) turns[i] = MEMOI_TURN_SMALL;
         if (uses & MEMO_STATE_SHARED && memoi_session_leaves(uses)) turns[i] = MEMOI_TURN_SHARED;
     }
 }
@@ -9024,8 +9025,8 @@ MEMOI int64_t memoi_session_first_of(const memo_session* s, double share) {
     for (int32_t k = 0; k < MEMOI_N_TURNS * n_states; k++) {
         const int32_t i = k % n_states;
         const int64_t count = turns[i] == MEMOI_TURN_SHARED ? 1 : s->states_desc.n_layers;
-        const double state_bytes = memoi_session_state_bytes(s, i);
         if (turns[i] != k / n_states) continue;
+        const double state_bytes = memoi_session_state_bytes(s, i);
         if (left_bytes <= state_bytes && state_bytes > 0)
             return n + (int64_t)ceil(left_bytes / state_bytes * (double)count);
         left_bytes -= state_bytes;

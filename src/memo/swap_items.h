@@ -267,8 +267,10 @@ MEMOI memo_status memoi_swap_list_uses(const memob_swap_placement* p, memob_swap
             memob_item item = {
                 it->uses_of[k] != 0, 1, 0, copy_of, window < 0 ? k : c * n + first[window],
                 window < 0 ? -1 : k};
-            if (n_hosts < n_rows) item.n_host = c == it->input;
-            if (n_hosts < n_rows) item.host = item.n_host * step;
+            if (n_hosts < n_rows) {
+                item.n_host = c == it->input;
+                item.host = item.n_host * step;
+            }
             it->items[k] = item;
         }
     for (int32_t k = n_rows; k < it->n_items; k++) {
