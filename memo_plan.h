@@ -12005,6 +12005,7 @@ MEMOI int64_t memoi_session_n_states(const memo_session* s) {
 
 #define MEMOI_CHOICE_GAIN   1e-4  /* the least share of a step that another choice saves */
 #define MEMOI_CHOICE_BEHIND 0.125 /* more than a whole search shortens a rank */
+#define MEMOI_CHOICE_NEAR   0.016 /* the share of a step that a search for another choice saves */
 #define MEMOI_CHOICE_SHARES 12    /* of the bytes of states, that are tried */
 
 /* What leaves the device, and when and where the update runs. */
@@ -12012,6 +12013,13 @@ typedef struct memoi_choice {
     int64_t n_streamed, n_spilled; /* states of layers */
     int32_t update_at, is_on_host;
 } memoi_choice;
+
+/* A choice, its rank, and the most streamed states of those that have the same step. */
+typedef struct memoi_leader {
+    memoi_choice choice;
+    double step_s; /* infinite: does not fit */
+    int64_t most;
+} memoi_leader;
 
 /* What a choice does, and its rank.  Choices count states that layers lack, so many do the same. */
 typedef struct memoi_deed {
@@ -12026,12 +12034,11 @@ typedef struct memoi_choices {
     int64_t n_all;       /* states of layers */
 
     /* What ranks have found. */
-    memoi_choice best;
-    double best_s;         /* of its step; infinite: none fits */
-    int64_t most;          /* streamed states of the choice that has the most, and the same step */
+    memoi_leader best;
     int64_t *rows, *found; /* the best's, and those of the latest rank */
     int32_t n_known;       /* choices that were ranked, with the fewest spilled states that fit */
     memoi_choice known[MEMOI_CHOICES_KNOWN];
+    double known_s[MEMOI_CHOICES_KNOWN];
     int32_t n_deeds;
     memoi_deed deeds[MEMOI_CHOICES_KNOWN]; /* that a search of rows has ranked */
 
@@ -12103,7 +12110,7 @@ MEMOI double memoi_planner_rank(const memoi_planner* p, memoi_choices* f, const 
     if (deed->step_s >= 0) return deed->step_s;
     memoi_stage_cost(p, &costs);
     costs.aim.start = f->rows;
-    costs.aim.other_s = f->best_s < HUGE_VAL ? f->best_s : 0;
+    costs.aim.other_s = f->best.step_s < HUGE_VAL ? f->best.step_s : 0;
     if (p->limit_bytes) costs.desc.device_bytes = left_bytes;
     if (plans_rows) costs.swap.rows = NULL;
     memoi_keep(s, memoi_rows_rank(&costs.desc, &costs.aim, f->found, &step_s, &s->call_error));
@@ -12124,47 +12131,56 @@ MEMOI double memoi_planner_spill(const memoi_planner* p, memoi_choices* f, memoi
     }
 }
 
-/* Ranks a choice, unless it is known.  It becomes the best if its step is shorter, or the same with
- * fewer streamed states.  Returns 1 if it is new, and fits. */
-MEMOI int memoi_planner_try(const memoi_planner* p, memoi_choices* f, memoi_choice c) {
-    const int64_t n_cells = memoi_session_n_cells(p->session);
-    double step_s;
-    if (!memob_is_within(c.n_streamed, p->least_streamed, f->n_all)) return 0;
-    for (int32_t k = 0; k < f->n_known; k++)
-        if (!memcmp(&f->known[k], &c, sizeof c)) return 0;
-    if (f->n_known < MEMOI_CHOICES_KNOWN) f->known[f->n_known++] = c;
-    step_s = memoi_planner_spill(p, f, &c);
-
-    if (step_s < f->best_s * (1 - MEMOI_CHOICE_GAIN)) {
-        f->best = c;
-        f->best_s = step_s;
-        f->most = c.n_streamed;
-        if (memoi_session_plans_rows(&p->session->desc))
-            memcpy(f->rows, f->found, (size_t)n_cells * sizeof *f->rows);
-    } else if (step_s <= f->best_s && c.update_at == f->best.update_at && !c.n_spilled) {
-        if (c.n_streamed < f->best.n_streamed) f->best = c;
-        f->most = memob_max(f->most, c.n_streamed);
+/* Makes a choice the best if its step is shorter, or the same with fewer streamed states.  Returns
+ * 1 if it is shorter. */
+MEMOI int memoi_leader_take(memoi_leader* best, const memoi_choice* c, double step_s) {
+    const int is_shorter = step_s < best->step_s * (1 - MEMOI_CHOICE_GAIN);
+    const int is_same =
+        step_s <= best->step_s && c->update_at == best->choice.update_at && !c->n_spilled;
+    if (is_shorter) {
+        best->step_s = step_s;
+        best->most = c->n_streamed;
     }
-    return step_s < HUGE_VAL;
+    if (is_same) best->most = memob_max(best->most, c->n_streamed);
+    if (is_shorter || (is_same && c->n_streamed < best->choice.n_streamed)) best->choice = *c;
+    return is_shorter;
 }
 
-/* Tries fewer and more streamed states than those of the best, by up to what is between two of
- * MEMOI_CHOICE_SHARES, times scale, then finer and finer. */
-MEMOI void memoi_planner_try_around(const memoi_planner* p, memoi_choices* f, int64_t scale) {
+/* Ranks a choice, unless it is known, and takes it for the best if it is.  Returns the seconds of
+ * its step. */
+MEMOI double memoi_planner_try(const memoi_planner* p, memoi_choices* f, memoi_choice c) {
+    const int64_t n_cells = memoi_session_n_cells(p->session);
+    const int32_t n = f->n_known;
+    double step_s;
+    if (!memob_is_within(c.n_streamed, p->least_streamed, f->n_all)) return HUGE_VAL;
+    for (int32_t k = 0; k < n; k++)
+        if (!memcmp(&f->known[k], &c, sizeof c)) return f->known_s[k];
+    if (n < MEMOI_CHOICES_KNOWN) f->known[n] = c;
+    step_s = memoi_planner_spill(p, f, &c);
+    if (n < MEMOI_CHOICES_KNOWN) f->known_s[f->n_known++] = step_s;
+    if (memoi_leader_take(&f->best, &c, step_s) && memoi_session_plans_rows(&p->session->desc))
+        memcpy(f->rows, f->found, (size_t)n_cells * sizeof *f->rows);
+    return step_s;
+}
+
+/* Tries fewer and more streamed states than those of a choice, or of better ones that this finds,
+ * by up to what is between two of MEMOI_CHOICE_SHARES, times scale, then finer and finer. */
+MEMOI void memoi_planner_try_around(const memoi_planner* p, memoi_choices* f, memoi_leader from,
+                                    int64_t scale) {
     int64_t stride = 1, gap = 1, last = 0;
-    for (int32_t k = 1; k <= MEMOI_CHOICE_SHARES && last <= f->best.n_streamed; k++) {
+    for (int32_t k = 1; k <= MEMOI_CHOICE_SHARES && last <= from.choice.n_streamed; k++) {
         const int64_t n = memoi_session_first_of(p->session, (double)k / MEMOI_CHOICE_SHARES);
-        if (n >= f->best.n_streamed) gap = memob_max(gap, n - last);
+        if (n >= from.choice.n_streamed) gap = memob_max(gap, n - last);
         last = n;
     }
     while (stride * 2 <= gap * scale) stride *= 2;
     for (; stride; stride /= 2) {
-        memoi_choice fewer = f->best, more = f->best;
+        memoi_choice fewer = from.choice, more = from.choice;
         fewer.n_spilled = more.n_spilled = 0;
         fewer.n_streamed -= stride;
-        more.n_streamed = f->most + stride;
-        (void)memoi_planner_try(p, f, fewer);
-        (void)memoi_planner_try(p, f, more);
+        more.n_streamed = from.most + stride;
+        (void)memoi_leader_take(&from, &fewer, memoi_planner_try(p, f, fewer));
+        (void)memoi_leader_take(&from, &more, memoi_planner_try(p, f, more));
     }
 }
 
@@ -12202,38 +12218,68 @@ MEMOI void memoi_planner_try_moments(const memoi_planner* p, memoi_choices* f, m
 
 /* 1: a plan of other slices or groups takes less, by more than a whole search shortens a rank. */
 MEMOI int memoi_planner_is_behind(const memoi_planner* p, const memoi_choices* f) {
-    return p->best_s > 0 && f->best_s > p->best_s * (1 + MEMOI_CHOICE_BEHIND) &&
+    return p->best_s > 0 && f->best.step_s > p->best_s * (1 + MEMOI_CHOICE_BEHIND) &&
            p->session->desc.policy == MEMO_POLICY_MEMO;
 }
 
+/* Tries shares of the bytes of states, then between the fewest that fit and what does not, then
+ * around the best, and around each that is near the best and no longer than its neighbors. */
+MEMOI void memoi_planner_try_shares(const memoi_planner* p, memoi_choices* f, memoi_choice c) {
+    enum { N = MEMOI_CHOICE_SHARES + 1 };
+    memoi_leader shares[N];
+    int32_t first = N;
+    for (int32_t k = 0; k < N; k++) {
+        if (k) c.n_streamed = memoi_session_first_of(p->session, (double)k / MEMOI_CHOICE_SHARES);
+        shares[k].choice = c;
+        shares[k].most = c.n_streamed;
+        shares[k].step_s = memoi_planner_try(p, f, c);
+        if (shares[k].step_s < HUGE_VAL && first == N) first = k;
+    }
+    if (first == N) return;
+
+    /* The fewest that fit take the place of a share that does not. */
+    if (first) {
+        memoi_leader* fewest = &shares[first - 1];
+        int64_t lacks = fewest->choice.n_streamed;
+        *fewest = shares[first];
+        while (fewest->choice.n_streamed - lacks > 1) {
+            c.n_streamed = lacks + (fewest->choice.n_streamed - lacks) / 2;
+            const double step_s = memoi_planner_try(p, f, c);
+            if (step_s < HUGE_VAL) {
+                fewest->choice = c;
+                fewest->most = c.n_streamed;
+                fewest->step_s = step_s;
+            } else
+                lacks = c.n_streamed;
+        }
+    }
+
+    if (memoi_planner_is_behind(p, f)) return;
+    memoi_planner_try_around(p, f, f->best, 1);
+    for (int32_t k = 0; k < N; k++) {
+        const int is_low = (k == 0 || shares[k].step_s <= shares[k - 1].step_s) &&
+                           (k == N - 1 || shares[k].step_s <= shares[k + 1].step_s);
+        if (is_low && shares[k].step_s <= f->best.step_s * (1 + MEMOI_CHOICE_NEAR))
+            memoi_planner_try_around(p, f, shares[k], 1);
+    }
+}
+
 /* Ranks choices of the update on the device.  Streams more states than fit, if their copies cost
- * less than the memory saves: a share of their bytes more at a time, the fewest that fit, then
- * finer beside the best.  Then come other moments, and more states in a file, which leave host
+ * less than the memory saves.  Then come other moments, and more states in a file, which leave host
  * memory to rows. */
 MEMOI void memoi_planner_try_device(const memoi_planner* p, memoi_choices* f, memoi_choice c) {
     const int32_t first = c.update_at;
-    int64_t lacks = c.n_streamed, fits = -1;
-    if (memoi_planner_try(p, f, c)) fits = lacks;
-    for (int32_t k = 1; k <= MEMOI_CHOICE_SHARES; k++) {
-        c.n_streamed = memoi_session_first_of(p->session, (double)k / MEMOI_CHOICE_SHARES);
-        if (memoi_planner_try(p, f, c) && fits < 0) fits = c.n_streamed;
-        if (fits < 0) lacks = c.n_streamed;
-    }
-    while (fits - lacks > 1) {
-        c.n_streamed = lacks + (fits - lacks) / 2;
-        *(memoi_planner_try(p, f, c) ? &fits : &lacks) = c.n_streamed;
-    }
-    if (!memoi_planner_is_behind(p, f)) memoi_planner_try_around(p, f, 1);
-    if (f->best_s >= HUGE_VAL) return;
+    memoi_planner_try_shares(p, f, c);
+    if (f->best.step_s >= HUGE_VAL) return;
 
-    c = f->best;
+    c = f->best.choice;
     c.n_spilled = 0;
     memoi_planner_try_moments(p, f, c);
-    if (f->best.update_at != first) memoi_planner_try_around(p, f, 2);
+    if (f->best.choice.update_at != first) memoi_planner_try_around(p, f, f->best, 2);
 
     for (int k = 0; k < 2 && p->session->desc.host_bytes; k++) {
-        const int64_t most = memoi_planner_most_spilled(p, &f->best);
-        c = f->best;
+        const int64_t most = memoi_planner_most_spilled(p, &f->best.choice);
+        c = f->best.choice;
         if (c.n_spilled == most) return;
         c.n_spilled = k ? most : (c.n_spilled + most) / 2;
         (void)memoi_planner_try(p, f, c);
@@ -12282,11 +12328,11 @@ MEMOI void memoi_planner_plan_rank(memoi_planner* p, memoi_choices* f) {
     memo_step_plan* plan = p->session->part->plan;
     memo_swap_plan found = MEMO_ZERO(memo_swap_plan);
     found.rows = f->rows;
-    memoi_planner_take(p, &f->best);
+    memoi_planner_take(p, &f->best.choice);
     memoi_stage_forget_times(plan);
     memoi_stage_take(p, &found);
     if (plan->fits) memoi_stage_time(p);
-    memoi_planner_judge(p, f, f->best);
+    memoi_planner_judge(p, f, f->best.choice);
 }
 
 /* Plans a choice if its states leave more room on the device than *least_bytes do, which they then
@@ -12305,17 +12351,17 @@ MEMOI void memoi_planner_plan_roomier(memoi_planner* p, memoi_choices* f, memoi_
 /* Plans the best choice from its rows.  Unless that leaves the step as it was ranked, the most
  * states with the same step, or a few more, may leave room for other rows. */
 MEMOI void memoi_planner_plan_best(memoi_planner* p, memoi_choices* f) {
-    memoi_choice c = f->best;
+    memoi_choice c = f->best.choice;
     int64_t least_bytes = INT64_MAX;
     p->start = f->rows;
     memoi_planner_plan_roomier(p, f, c, &least_bytes);
-    c.n_streamed = f->most;
-    if (!(fabs(f->planned_s - f->best_s) <= 1e-9 * f->best_s))
+    c.n_streamed = f->best.most;
+    if (!(fabs(f->planned_s - f->best.step_s) <= 1e-9 * f->best.step_s))
         memoi_planner_plan_roomier(p, f, c, &least_bytes);
-    for (int64_t more = 1; more <= 4 && f->most + more <= f->n_all && !c.is_on_host &&
-                           f->planned_s > f->best_s * (1 + MEMOI_CHOICE_GAIN);
+    for (int64_t more = 1; more <= 4 && f->best.most + more <= f->n_all && !c.is_on_host &&
+                           f->planned_s > f->best.step_s * (1 + MEMOI_CHOICE_GAIN);
          more *= 2) {
-        c.n_streamed = f->most + more;
+        c.n_streamed = f->best.most + more;
         memoi_planner_plan_roomier(p, f, c, &least_bytes);
     }
     p->start = NULL;
@@ -12374,13 +12420,13 @@ MEMOI void memoi_planner_search(memoi_planner* p, memoi_choices* f, memoi_choice
         memob_session_log(s, "session: planning which of %lld states of layers leave the device",
                           (long long)f->n_all);
         f->other_bytes = memoi_stage_other_bytes(p);
-        f->best = c;
+        f->best.choice = c;
         memcpy(f->rows, plan->swap.rows, (size_t)memoi_session_n_cells(s) * sizeof *f->rows);
         if (!c.is_on_host) memoi_planner_try_device(p, f, c);
         if (c.is_on_host || memoi_planner_ranks_host(p)) memoi_planner_try_moments(p, f, on_host);
-        if (f->best_s < HUGE_VAL && memoi_planner_is_behind(p, f))
+        if (f->best.step_s < HUGE_VAL && memoi_planner_is_behind(p, f))
             memoi_planner_plan_rank(p, f);
-        else if (f->best_s < HUGE_VAL)
+        else if (f->best.step_s < HUGE_VAL)
             memoi_planner_plan_best(p, f);
     }
     if (f->planned_s >= HUGE_VAL && p->is_measured) memoi_planner_plan(p, f, c);
@@ -12397,7 +12443,7 @@ MEMOI void memoi_planner_choose(memoi_planner* p) {
     memoi_choice c = {p->least_streamed, 0, 0, 0};
     memoi_choices f;
     memset(&f, 0, sizeof f);
-    f.best_s = f.planned_s = HUGE_VAL;
+    f.best.step_s = f.planned_s = HUGE_VAL;
     f.n_all = memoi_session_n_states(s);
     for (int32_t k = MEMOI_N_MOMENTS - 1; k >= 0; k--)
         if (memoi_planner_may_update(&s->desc, memoi_moments[k])) c.update_at = memoi_moments[k];

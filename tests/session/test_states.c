@@ -842,13 +842,14 @@ TEST(more_memory_is_never_slower) {
                worst);
 }
 
-/* Pairs that were slower, by up to 0.26 %: a search ended where a smaller budget's search goes on; as
+/* Pairs that were slower, by up to 0.43 %: a search ended where a smaller budget's search goes on; as
  * many states as another step of the same length has were not tried; a limit of the host that does
- * not bind led the search elsewhere. */
+ * not bind led the search elsewhere; numbers of streamed states were tried around the best share of
+ * bytes alone, and another that was as good had better ones beside it. */
 TEST(pairs_that_were_slower_are_not) {
-    static const uint64_t states[] = {0x75d47ca28c1141ffu, 0x290828bea421c9f1u,
-                                      0x50d257a32f89f834u};
-    for (int i = 0; i < memo_test_cases(1, 3); i++) {
+    static const uint64_t states[] = {0x75d47ca28c1141ffu, 0x290828bea421c9f1u, 0x50d257a32f89f834u,
+                                      0x8608d39e116c9671u};
+    for (int i = 0; i < memo_test_cases(1, 4); i++) {
         trainer t;
         timed times;
         int64_t small[3], large[3];
