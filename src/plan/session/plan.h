@@ -5,9 +5,9 @@
  * device, for the host or a file, and when and where the update runs; a plan of each shape.  Knows
  * nothing of addresses, and of how a search for rows goes.
  *
- * One search ranks *choices*, each once, by a short search for rows that begins with the best rows
- * so far.  A whole search plans the best choice, which its rank bounds from above.  There is none
- * for slices or groups whose best rank is far behind the plan of others.
+ * One search ranks *choices*, by a short search for rows that begins with the best rows so far; a
+ * choice again only near the best.  A whole search plans the best choice, which its rank bounds
+ * from above.  There is none for slices or groups whose best rank is far behind the plan of others.
  *
  * 1. Without times the first plan that fits is the last. */
 
@@ -34,11 +34,23 @@ typedef struct memoi_leader {
     int64_t most;
 } memoi_leader;
 
-/* What a choice does, and its rank.  Choices count states that layers lack, so many do the same. */
+/* A rank, and how many choices had been the best by then. */
+typedef struct memoi_rank {
+    double step_s; /* negative: none yet; infinite: does not fit */
+    int32_t n_bests;
+} memoi_rank;
+
+/* A choice that was ranked, with the fewest spilled states that fit. */
+typedef struct memoi_known {
+    memoi_choice choice;
+    memoi_rank rank;
+} memoi_known;
+
+/* What a choice does.  Choices count states that layers lack, so many do the same. */
 typedef struct memoi_deed {
     uint64_t digest; /* of the states that leave the device, and the host */
     int32_t update_at, is_on_host;
-    double step_s;
+    memoi_rank rank;
 } memoi_deed;
 
 enum { MEMOI_CHOICES_KNOWN = 128 };
@@ -48,11 +60,10 @@ typedef struct memoi_choices {
 
     /* What ranks have found. */
     memoi_leader best;
+    int32_t n_bests;       /* so far */
     int64_t *rows, *found; /* the best's, and those of the latest rank */
-    int32_t n_known;       /* choices that were ranked, with the fewest spilled states that fit */
-    memoi_choice known[MEMOI_CHOICES_KNOWN];
-    double known_s[MEMOI_CHOICES_KNOWN];
-    int32_t n_deeds;
+    int32_t n_known, n_deeds;
+    memoi_known known[MEMOI_CHOICES_KNOWN];
     memoi_deed deeds[MEMOI_CHOICES_KNOWN]; /* that a search of rows has ranked */
 
     /* What whole searches have found. */
@@ -89,7 +100,8 @@ MEMOI int64_t memoi_planner_most_spilled(const memoi_planner* p, const memoi_cho
 MEMOI memoi_deed* memoi_planner_deed(const memoi_planner* p, memoi_choices* f) {
     const memo_session* s = p->session;
     const memo_step_plan* plan = s->part->plan;
-    const memoi_deed deed = {s->states_sizes.digest, plan->update_at, plan->update_is_on_host, -1};
+    const memoi_deed deed = {
+        s->states_sizes.digest, plan->update_at, plan->update_is_on_host, {-1, 0}};
     int32_t k = 0;
     while (k < f->n_deeds &&
            !(f->deeds[k].digest == deed.digest && f->deeds[k].update_at == deed.update_at &&
@@ -101,6 +113,13 @@ MEMOI memoi_deed* memoi_planner_deed(const memoi_planner* p, memoi_choices* f) {
         f->deeds[k] = deed;
     }
     return &f->deeds[k];
+}
+
+/* 1: a rank is near the best step, and older.  One that begins with the best rows of now may be
+ * shorter. */
+MEMOI int memoi_rank_may_gain(const memoi_rank* rank, const memoi_choices* f) {
+    return rank->n_bests != f->n_bests && rank->step_s > f->best.step_s &&
+           rank->step_s <= f->best.step_s * (1 + MEMOI_CHOICE_NEAR);
 }
 
 /* Returns the seconds of a step, by a short search for rows, or with the stage's rows if the policy
@@ -120,7 +139,7 @@ MEMOI double memoi_planner_rank(const memoi_planner* p, memoi_choices* f, const 
         memoi_is_over(sizes->spill_bytes, s->desc.disk_bytes))
         return HUGE_VAL;
     deed = memoi_planner_deed(p, f);
-    if (deed->step_s >= 0) return deed->step_s;
+    if (deed->rank.step_s >= 0 && !memoi_rank_may_gain(&deed->rank, f)) return deed->rank.step_s;
     memoi_stage_cost(p, &costs);
     costs.aim.start = f->rows;
     costs.aim.other_s = f->best.step_s < HUGE_VAL ? f->best.step_s : 0;
@@ -128,7 +147,8 @@ MEMOI double memoi_planner_rank(const memoi_planner* p, memoi_choices* f, const 
     if (plans_rows) costs.swap.rows = NULL;
     memoi_keep(s, memoi_rows_rank(&costs.desc, &costs.aim, f->found, &step_s, &s->call_error));
     memoi_session_settle(s);
-    deed->step_s = step_s;
+    deed->rank.step_s = deed->rank.step_s < 0 ? step_s : fmin(step_s, deed->rank.step_s);
+    deed->rank.n_bests = f->n_bests;
     return step_s;
 }
 
@@ -159,20 +179,25 @@ MEMOI int memoi_leader_take(memoi_leader* best, const memoi_choice* c, double st
     return is_shorter;
 }
 
-/* Ranks a choice, unless it is known, and takes it for the best if it is.  Returns the seconds of
- * its step. */
+/* Ranks a choice, unless its rank is known and cannot gain, and takes it for the best if it is.
+ * Returns the seconds of its step. */
 MEMOI double memoi_planner_try(const memoi_planner* p, memoi_choices* f, memoi_choice c) {
     const int64_t n_cells = memoi_session_n_cells(p->session);
-    const int32_t n = f->n_known;
+    memoi_known* known = f->known;
+    memoi_known* const end = f->known + f->n_known;
     double step_s;
     if (!memob_is_within(c.n_streamed, p->least_streamed, f->n_all)) return HUGE_VAL;
-    for (int32_t k = 0; k < n; k++)
-        if (!memcmp(&f->known[k], &c, sizeof c)) return f->known_s[k];
-    if (n < MEMOI_CHOICES_KNOWN) f->known[n] = c;
+    while (known < end && memcmp(&known->choice, &c, sizeof c)) known++;
+    if (known < end && !memoi_rank_may_gain(&known->rank, f)) return known->rank.step_s;
+    f->n_known += known == end && f->n_known < MEMOI_CHOICES_KNOWN - 1;
+    known->choice = c;
     step_s = memoi_planner_spill(p, f, &c);
-    if (n < MEMOI_CHOICES_KNOWN) f->known_s[f->n_known++] = step_s;
-    if (memoi_leader_take(&f->best, &c, step_s) && memoi_session_plans_rows(&p->session->desc))
+    if (memoi_leader_take(&f->best, &c, step_s) && memoi_session_plans_rows(&p->session->desc)) {
         memcpy(f->rows, f->found, (size_t)n_cells * sizeof *f->rows);
+        f->n_bests++;
+    }
+    known->rank.step_s = step_s;
+    known->rank.n_bests = f->n_bests;
     return step_s;
 }
 
@@ -236,7 +261,8 @@ MEMOI int memoi_planner_is_behind(const memoi_planner* p, const memoi_choices* f
 }
 
 /* Tries shares of the bytes of states, then between the fewest that fit and what does not, then
- * around the best, and around each that is near the best and no longer than its neighbors. */
+ * around the best, and around each that is near the best and no longer than its neighbors.  Shares
+ * near the best are ranked again, beginning with its rows. */
 MEMOI void memoi_planner_try_shares(const memoi_planner* p, memoi_choices* f, memoi_choice c) {
     enum { N = MEMOI_CHOICE_SHARES + 1 };
     memoi_leader shares[N];
@@ -275,6 +301,7 @@ MEMOI void memoi_planner_try_shares(const memoi_planner* p, memoi_choices* f, me
         if (is_low && shares[k].step_s <= f->best.step_s * (1 + MEMOI_CHOICE_NEAR))
             memoi_planner_try_around(p, f, shares[k], 1);
     }
+    for (int32_t k = 0; k < N; k++) (void)memoi_planner_try(p, f, shares[k].choice);
 }
 
 /* Ranks choices of the update on the device.  Streams more states than fit, if their copies cost
@@ -361,16 +388,15 @@ MEMOI void memoi_planner_plan_roomier(memoi_planner* p, memoi_choices* f, memoi_
     memoi_planner_end(p, f, c);
 }
 
-/* Plans the best choice from its rows.  Unless that leaves the step as it was ranked, the most
- * states with the same step, or a few more, may leave room for other rows. */
+/* Plans the best choice from its rows, and the most states with the same step, which leave room for
+ * other rows.  Where neither is as short as ranked, a few states more may. */
 MEMOI void memoi_planner_plan_best(memoi_planner* p, memoi_choices* f) {
     memoi_choice c = f->best.choice;
     int64_t least_bytes = INT64_MAX;
     p->start = f->rows;
     memoi_planner_plan_roomier(p, f, c, &least_bytes);
     c.n_streamed = f->best.most;
-    if (!(fabs(f->planned_s - f->best.step_s) <= 1e-9 * f->best.step_s))
-        memoi_planner_plan_roomier(p, f, c, &least_bytes);
+    memoi_planner_plan_roomier(p, f, c, &least_bytes);
     for (int64_t more = 1; more <= 4 && f->best.most + more <= f->n_all && !c.is_on_host &&
                            f->planned_s > f->best.step_s * (1 + MEMOI_CHOICE_GAIN);
          more *= 2) {
