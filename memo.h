@@ -1548,10 +1548,10 @@ typedef struct memob_arrays {
 #define MEMOI_ARRAYS_HEAD 16 /* bytes before an array, which stays aligned for every type */
 
 /* Adds an array like memob_calloc, but its elements may be anything.  Check `failed` once, after
- * the last one. */
+ * the last one.  A block ends with its array, so that a sanitizer sees what reads behind it. */
 MEMOI MEMOB_NOINLINE void* memoi_arrays_take(memob_arrays* arrays, int64_t count,
                                              size_t element_bytes) {
-    int64_t n_more = MEMOI_ARRAYS_HEAD / (int64_t)element_bytes + 1;
+    const int64_t n_most = (MEMOB_BYTES_MAX - MEMOI_ARRAYS_HEAD) / (int64_t)element_bytes;
     char* block;
     if (arrays->keeps &&
         memob_is_within(count, 0, MEMOB_BYTES_MAX / (int64_t)element_bytes / 2 - 1)) {
@@ -1560,8 +1560,8 @@ MEMOI MEMOB_NOINLINE void* memoi_arrays_take(memob_arrays* arrays, int64_t count
         if (arrays->block && arrays->used_bytes <= arrays->block_bytes)
             return arrays->block + begin;
     }
-    block = memob_is_within(count, 0, MEMOB_BYTES_MAX - n_more)
-                ? (char*)memob_calloc(count + n_more, element_bytes)
+    block = memob_is_within(count, 0, n_most)
+                ? (char*)memob_calloc(MEMOI_ARRAYS_HEAD + count * (int64_t)element_bytes, 1)
                 : NULL;
     if (!block) {
         arrays->failed = 1;

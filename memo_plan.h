@@ -13862,7 +13862,6 @@ MEMOI void memoi_timing_end_updates(memo_session* s) {
     const memo_status status = memo_session_flush(s, &s->call_error);
     memoi_keep(s, status);
     if (status) s->is_reported = 0; /* the micro-batch fails */
-    if (!status && s->states) memoi_keep(s, memob_states_synchronize(s->states, &s->call_error));
     memoi_session_settle(s);
 }
 
