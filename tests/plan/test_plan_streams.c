@@ -588,6 +588,11 @@ TEST(the_cheapest_waits_are_bought) {
         double least = least_cost(other, trace, offers, (int)n,
                                   desc.capacity_bytes ? desc.capacity_bytes : full);
         CHECK_IS(cost_of(plan->waits, plan->n_waits), >=, least);
+        if (plan->proof == MEMO_PROOF_OPTIMAL) { /* with these waits none is smaller */
+            CHECK_OK(memoi_market_set_waits(other, trace, plan->waits, plan->n_waits, &error));
+            CHECK_OK(memo_plan_solve(other, NULL, &error));
+            CHECK_IS(other->peak_bytes, ==, plan->peak_bytes);
+        }
         n_bought += plan->n_waits > 0;
         n_dear += cost_of(plan->waits, plan->n_waits) > least;
 

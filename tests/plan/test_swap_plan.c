@@ -1325,6 +1325,46 @@ TEST(reasons_are_named) {
     plan_again(&p, &plan, MEMO_SWAP_LIMIT_NONE, "with these rows");
 }
 
+/* Bytes that a reason names: "56.8 KiB more would save 42% of the step". */
+static double bytes_of_reason(const char* reason, double* percent) {
+    static const char* const units[] = {"B", "KiB", "MiB", "GiB"};
+    double n_bytes = -1;
+    char unit[4] = "";
+    const char* number = strstr(reason, "; ");
+    if (!number || sscanf(number, "; %lf %3s more would save %lf%%", &n_bytes, unit, percent) != 3)
+        return -1;
+    for (int k = 0; k < 4 && strcmp(unit, units[k]); k++) n_bytes *= 1024;
+    return n_bytes;
+}
+
+/* With as many bytes more as a limit names, a plan saves what it says. */
+TEST(limits_are_worth_what_they_say) {
+    int n_named = 0;
+    double worst = 1;
+    for (int round = 0; n_named < memo_test_cases(12, 100) && round < 2000; round++) {
+        problem p;
+        own_swap_plan *plan = NULL, *more = NULL;
+        double percent = 0, n_bytes, saved;
+        random_problem(&p, 3, 256);
+        random_capacities(&p);
+        if (memo_plan_swap(&p.desc, &plan, &error) || !plan->rows) continue;
+        n_bytes = bytes_of_reason(plan->reason, &percent);
+        if (plan->limit != MEMO_SWAP_LIMIT_HOST_MEMORY &&
+            plan->limit != MEMO_SWAP_LIMIT_DEVICE_MEMORY)
+            continue;
+        n_named++;
+        *(plan->limit == MEMO_SWAP_LIMIT_HOST_MEMORY ? &p.desc.host_bytes : &p.desc.device_bytes) +=
+            (int64_t)(n_bytes * 1.01) + 64;
+        CHECK_OK(memo_plan_swap(&p.desc, &more, &error));
+        saved = 100 * (1 - more->step_s / plan->step_s);
+        worst = fmin(worst, saved / percent);
+        CHECK_CASE(n_bytes > 0 && saved > 0.8 * percent, "round %d: %s: %s; saved %g %%", round,
+                   describe(&p), plan->reason, saved);
+    }
+    printf("# %d limits; at least %.3f of what they say is saved\n", n_named, worst);
+    CHECK_IS(n_named, >, 4);
+}
+
 /* The host holds one of four layers, which share it in front of a disk of any speed. */
 TEST(the_disk_is_named) {
     problem p;

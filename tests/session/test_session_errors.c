@@ -77,6 +77,13 @@ TEST(the_first_error_is_kept) {
         if (k == 3 || k == 4) CHECK(first[0] == memo_session_get_address(s, 0, 0));
         CHECK_ERROR(memo_session_end(s, &error), INVALID_ARGUMENT, words[k]);
     }
+
+    /* An abandoned micro-batch takes its error with it: nobody asks for it any more. */
+    CHECK_IS(memo_session_begin(s, NULL), ==, 1);
+    CHECK(!memo_session_get_address(s, -1, 0));
+    CHECK_IS(memo_session_begin(s, NULL), ==, 1);
+    CHECK_IS(memo_session_forward_begin(s, 0), ==, 1);
+    CHECK_ERROR(memo_session_end(s, &error), INVALID_STATE, "layer 0 is still open");
     finish(&m, s);
 }
 
