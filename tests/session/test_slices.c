@@ -234,6 +234,8 @@ TEST(mistakes_are_errors) {
         {"gx", m.t.sums.input, sizeof m.t.sums.input, MEMO_TYPE_F64, 0}};
     const memo_verify_desc check = {.outputs = outputs, .n_outputs = 2};
     CHECK_OK(memo_session_verify(&m.t.desc, &check, &error));
+    m.t.mistake = T_ROUNDS;
+    CHECK_OK(memo_session_verify(&m.t.desc, &check, &error));
     m.t.mistake = T_ZEROES_LAST;
     CHECK_ERROR(memo_session_verify(&m.t.desc, &check, &error), INVALID_ARGUMENT,
                 "memo_session_verify: output `gw`, layer 0");

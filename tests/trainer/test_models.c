@@ -19,8 +19,9 @@ TEST(models_are_read) {
 
 /* ---- folders -------------------------------------------------------------------------------- */
 
-static char folder[] = "build/tests/models-XXXXXX";
+static char folder[200];
 __attribute__((constructor)) static void make_folder(void) {
+    snprintf(folder, sizeof folder, "%s/memo-models-XXXXXX", memo_test_folder());
     if (!mkdtemp(folder)) abort();
 }
 static const char* path_in(const char* name) {

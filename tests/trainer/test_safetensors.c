@@ -11,7 +11,7 @@
 
 #include "owned.h"
 
-static MEMO_UNUSED char folder[] = "build/tests/safetensors-XXXXXX";
+static MEMO_UNUSED char folder[200];
 
 #ifndef GPT_JSON
 TEST(files_are_read) {
@@ -48,6 +48,7 @@ static void remove_files(void) {
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) unlink(path_of(names[i]));
 }
 __attribute__((constructor)) static void make_folder(void) {
+    snprintf(folder, sizeof folder, "%s/memo-safetensors-XXXXXX", memo_test_folder());
     if (!mkdtemp(folder)) abort();
 }
 __attribute__((destructor)) static void remove_folder(void) {
