@@ -28,7 +28,7 @@ scripts/amalgamate
 if [ -d packaging ]; then
     sed -i "s/\"version\": \"[0-9.]*\"/\"version\": \"$version\"/" packaging/vcpkg/vcpkg.json
     sed -i "s/GIT_TAG v[0-9.]*)/GIT_TAG v$version)/" packaging/README.md
-    sed -i "s/^\( *version(\"\)\([0-9.]*\)\(\", tag=\"v\)[0-9.]*\")/\1$version\3$version\")\n&/" packaging/spack/package.py
+    sed -i "0,/^\( *version(\"\)\([0-9.]*\)\(\", tag=\"v\)[0-9.]*\")/s//\1$version\3$version\")\n&/" packaging/spack/package.py
 fi
 sed -i "s/^## Unreleased\$/&\n\n## $version - $(date -u +%Y-%m-%d)/" docs/changelog.md
 git commit -qam "Release $version"

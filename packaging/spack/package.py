@@ -14,7 +14,6 @@ class Memo(MakefilePackage):
     version("main", branch="main")
     version("0.4.0", tag="v0.4.0")
     version("0.3.0", tag="v0.3.0")
-    version("0.4.0", tag="v0.4.0")
     version("0.2.0", tag="v0.2.0")
 
     variant("lp_solve", default=False, description="Planners may use lp_solve")

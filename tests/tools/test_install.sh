@@ -98,7 +98,7 @@ releases() {
             [ "$(git describe)" = v3.14.15 ] && grep -q '^## 3\.14\.15 - 20' docs/changelog.md &&
             [ "$(grep -c '^## Unreleased$' docs/changelog.md)" -eq 1 ] &&
             [ "$(grep -l '[v"]3\.14\.15["`)]' packaging/README.md packaging/*/* | wc -l)" -eq 3 ] &&
-            grep -q 'version("0' packaging/spack/package.py &&
+            [ "$(grep -c 'v3\.14\.15"' packaging/spack/package.py)" -eq 1 ] && grep -q 'version("0' packaging/spack/package.py &&
             cd build && sha256sum -c memo-3.14.15.tar.gz.sha256 && tar -xzf memo-3.14.15.tar.gz &&
             cmp memo-3.14.15/memo.h ../memo.h) || return 1
     grep -qx '#define MEMO_VERSION_PATCH 15' "$folder/next/memo.h" || return 1
