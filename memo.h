@@ -137,7 +137,7 @@
 #define MEMO_H
 
 #define MEMO_VERSION_MAJOR 0
-#define MEMO_VERSION_MINOR 4
+#define MEMO_VERSION_MINOR 5
 #define MEMO_VERSION_PATCH 0
 
 #if defined(MEMO_IMPLEMENTATION) && !defined(_WIN32)

@@ -83,7 +83,7 @@
 
 #include <cuda_runtime.h>
 
-#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 4
+#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 5
 #error "memo_cuda.cuh: memo.h is of another release; use the memo.h of the same release"
 #endif
 #if defined(MEMO_CUDA_NCCL) && !defined(MEMO_SP_H)

@@ -76,7 +76,7 @@
 #include "memo.h"
 #include <math.h>
 
-#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 4
+#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 5
 #error "memo_sp.h: memo.h is of another release; use the memo.h of the same release"
 #endif
 

@@ -56,7 +56,7 @@
 
 #include "memo_sp.h"
 
-#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 4
+#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 5
 #error "memo_layout.h: memo.h is of another release; use the memo.h of the same release"
 #endif
 

@@ -49,7 +49,7 @@
 
 #include "memo.h"
 
-#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 4
+#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 5
 #error "memo_look.h: memo.h is of another release; use the memo.h of the same release"
 #endif
 

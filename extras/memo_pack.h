@@ -36,7 +36,7 @@
 #define MEMO_PACK
 #include "memo_plan.h"
 
-#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 4
+#if MEMO_VERSION_MAJOR != 0 || MEMO_VERSION_MINOR != 5
 #error "memo_pack.h: memo.h is of another release; use the memo.h of the same release"
 #endif
 

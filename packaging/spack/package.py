@@ -12,6 +12,7 @@ class Memo(MakefilePackage):
     license("MIT")
 
     version("main", branch="main")
+    version("0.5.0", tag="v0.5.0")
     version("0.4.0", tag="v0.4.0")
     version("0.3.0", tag="v0.3.0")
     version("0.2.0", tag="v0.2.0")
