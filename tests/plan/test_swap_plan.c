@@ -1486,6 +1486,19 @@ TEST(alpha_only_is_the_papers_alpha) {
     memo_swap_desc swap = p.swap;
     apply_plan(plan, &swap);
     CHECK(swap.rows == NULL && swap.alpha == 5.0 / 8);
+
+    /* Only a plan of rows has one to compare with. */
+    for (int has_rows = 0; has_rows < 2; has_rows++) {
+        memo_text text = {NULL, 0, 0, 0};
+        if (has_rows) {
+            memo_swap_plan_destroy(plan);
+            plan = swap_plan_of(&p.desc);
+            CHECK(plan->rows && plan->alpha >= 0);
+        }
+        memoi_rows_put_times(plan, &text);
+        CHECK(has_rows == (strstr(text.data, "with the best single alpha") != NULL));
+        memo_text_free(&text);
+    }
 }
 
 TEST(bad_descs_are_refused) {
