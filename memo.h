@@ -5988,9 +5988,12 @@ MEMOI memo_status memoi_host_launch_host(void* context, memo_stream stream, memo
 
 /* --- the device --- */
 
-/* NULL: memo_host_device_create did not make the device. */
+/* NULL: memo_host_device_create did not make the device.  A context is only looked at if some
+ * function of the table is of this device: that of another may be a number. */
 MEMOI memoi_host* memoi_host_of(const memo_device* device, memo_error* error) {
-    memoi_host* host = device ? (memoi_host*)device->context : NULL;
+#define MEMOI_HOST_HAS(function) || device->function == memoi_host_##function
+    const int is_host = device && (0 MEMOB_DEVICE_NEEDS(MEMOI_HOST_HAS));
+    memoi_host* host = is_host ? (memoi_host*)device->context : NULL;
     if (host && host->magic == MEMOI_HOST_MAGIC) return host;
     MEMOB_INVALID(error, "device: not a host device; create it with memo_host_device_create");
     return NULL;

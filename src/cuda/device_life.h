@@ -101,19 +101,22 @@ memo_status memo_cuda_device_create(const memo_cuda_device_desc* desc, memo_devi
     pthread_mutex_init(&cuda->mutex, NULL);
     pthread_cond_init(&cuda->has_work, NULL);
     status = memoi_cuda_acquire(cuda, error);
+    memoi_cuda_fill_table(cuda);
     if (status) {
         memo_cuda_device_destroy(&cuda->table);
         return status;
     }
-    memoi_cuda_fill_table(cuda);
     *device = &cuda->table;
     return MEMO_STATUS_OK;
 }
 
-/* Also of a device around it, such as a recorder's.  NULL: memo_cuda_device_create made none. */
+/* Also of a device around it, such as a recorder's.  NULL: memo_cuda_device_create made none.  A
+ * context is only looked at if some function of the table is of this device. */
 MEMOI memoi_cuda* memoi_cuda_of(const memo_device* device) {
+#define MEMOI_CUDA_HAS(function) || device->function == memoi_cuda_##function
     for (; device; device = MEMO_DEVICE_HAS(device, inner) ? device->inner : NULL) {
-        memoi_cuda* cuda = (memoi_cuda*)device->context;
+        const int is_cuda = 0 MEMOB_DEVICE_NEEDS(MEMOI_CUDA_HAS);
+        memoi_cuda* cuda = is_cuda ? (memoi_cuda*)device->context : NULL;
         if (cuda && cuda->magic == MEMOI_CUDA_MAGIC) return cuda;
     }
     return NULL;

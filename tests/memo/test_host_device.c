@@ -11,6 +11,7 @@
 #include "stats.h"
 #include "owned.h"
 #include "orders.h"
+#include "at_once.h"
 
 #include <sys/wait.h>
 #include <time.h>
@@ -1010,4 +1011,12 @@ TEST(another_device_is_refused) {
                 "device: not a host device");
     memo_host_device_destroy(&other); /* does nothing */
     CHECK_IS(memo_host_device_get_stats(&other).device_bytes, ==, 0);
+
+    /* The context of another device may be a number, at which nobody looks. */
+    other = at_once_device();
+    other.context = (void*)(uintptr_t)1;
+    CHECK_ERROR(memo_host_device_launch(&other, r.streams[0], set_value, NULL, 0, &error),
+                INVALID_ARGUMENT, "device: not a host device");
+    CHECK_IS(memo_host_device_get_stats(&other).device_bytes, ==, 0);
+    memo_host_device_destroy(&other);
 }
