@@ -850,8 +850,8 @@ TEST(more_memory_is_never_slower) {
  * not ranked again with the best rows. */
 TEST(pairs_that_were_slower_are_not) {
     static const uint64_t states[] = {0x75d47ca28c1141ffu, 0x290828bea421c9f1u, 0x50d257a32f89f834u,
-                                      0x8608d39e116c9671u};
-    for (int i = 0; i < memo_test_cases(1, 5); i++) {
+                                      0x8608d39e116c9671u, 0x1419fb73e254bfb2u};
+    for (int i = 0; i < memo_test_cases(1, (int)(sizeof states / sizeof *states)); i++) {
         trainer t;
         timed times;
         int64_t small[3], large[3];

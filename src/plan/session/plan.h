@@ -55,8 +55,9 @@ typedef struct memoi_deed {
 
 enum { MEMOI_CHOICES_KNOWN = 128 };
 typedef struct memoi_choices {
-    int64_t other_bytes; /* of the device, beside states and activations */
-    int64_t n_all;       /* states of layers */
+    int64_t other_bytes;                     /* of the device, beside states and activations */
+    int64_t n_all;                           /* states of layers */
+    int64_t shares[MEMOI_CHOICE_SHARES + 1]; /* streamed states with so many parts of the bytes */
 
     /* What ranks have found. */
     memoi_leader best;
@@ -201,15 +202,20 @@ MEMOI double memoi_planner_try(const memoi_planner* p, memoi_choices* f, memoi_c
     return step_s;
 }
 
+/* The same, to try others around it. */
+MEMOI memoi_leader memoi_planner_lead(const memoi_planner* p, memoi_choices* f, memoi_choice c) {
+    const memoi_leader leader = {c, memoi_planner_try(p, f, c), c.n_streamed};
+    return leader;
+}
+
 /* Tries fewer and more streamed states than those of a choice, or of better ones that this finds,
  * by up to what is between two of MEMOI_CHOICE_SHARES, times scale, then finer and finer. */
 MEMOI void memoi_planner_try_around(const memoi_planner* p, memoi_choices* f, memoi_leader from,
                                     int64_t scale) {
     int64_t stride = 1, gap = 1, last = 0;
     for (int32_t k = 1; k <= MEMOI_CHOICE_SHARES && last <= from.choice.n_streamed; k++) {
-        const int64_t n = memoi_session_first_of(p->session, (double)k / MEMOI_CHOICE_SHARES);
-        if (n >= from.choice.n_streamed) gap = memob_max(gap, n - last);
-        last = n;
+        if (f->shares[k] >= from.choice.n_streamed) gap = memob_max(gap, f->shares[k] - last);
+        last = f->shares[k];
     }
     while (stride * 2 <= gap * scale) stride *= 2;
     for (; stride; stride /= 2) {
@@ -268,10 +274,8 @@ MEMOI void memoi_planner_try_shares(const memoi_planner* p, memoi_choices* f, me
     memoi_leader shares[N];
     int32_t first = N;
     for (int32_t k = 0; k < N; k++) {
-        if (k) c.n_streamed = memoi_session_first_of(p->session, (double)k / MEMOI_CHOICE_SHARES);
-        shares[k].choice = c;
-        shares[k].most = c.n_streamed;
-        shares[k].step_s = memoi_planner_try(p, f, c);
+        if (k) c.n_streamed = f->shares[k];
+        shares[k] = memoi_planner_lead(p, f, c);
         if (shares[k].step_s < HUGE_VAL && first == N) first = k;
     }
     if (first == N) return;
@@ -282,13 +286,12 @@ MEMOI void memoi_planner_try_shares(const memoi_planner* p, memoi_choices* f, me
         int64_t lacks = fewest->choice.n_streamed;
         *fewest = shares[first];
         while (fewest->choice.n_streamed - lacks > 1) {
+            memoi_leader middle;
             c.n_streamed = lacks + (fewest->choice.n_streamed - lacks) / 2;
-            const double step_s = memoi_planner_try(p, f, c);
-            if (step_s < HUGE_VAL) {
-                fewest->choice = c;
-                fewest->most = c.n_streamed;
-                fewest->step_s = step_s;
-            } else
+            middle = memoi_planner_lead(p, f, c);
+            if (middle.step_s < HUGE_VAL)
+                *fewest = middle;
+            else
                 lacks = c.n_streamed;
         }
     }
@@ -461,6 +464,8 @@ MEMOI void memoi_planner_search(memoi_planner* p, memoi_choices* f, memoi_choice
         f->other_bytes = memoi_stage_other_bytes(p);
         f->best.choice = c;
         memcpy(f->rows, plan->swap.rows, (size_t)memoi_session_n_cells(s) * sizeof *f->rows);
+        for (int32_t k = 0; k <= MEMOI_CHOICE_SHARES; k++)
+            f->shares[k] = memoi_session_first_of(s, (double)k / MEMOI_CHOICE_SHARES);
         if (!c.is_on_host) memoi_planner_try_device(p, f, c);
         if (c.is_on_host || memoi_planner_ranks_host(p)) memoi_planner_try_moments(p, f, on_host);
         if (f->best.step_s < HUGE_VAL && memoi_planner_is_behind(p, f))
