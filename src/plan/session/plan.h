@@ -441,6 +441,27 @@ MEMOI void memoi_planner_plan_host(memoi_planner* p, memoi_choices* f, memoi_cho
     memoi_stage_choose(p);
 }
 
+/* Ranks choices beside the stage that there is, which is of c, and plans the best. */
+MEMOI void memoi_planner_choose_ranked(memoi_planner* p, memoi_choices* f, memoi_choice c) {
+    memo_session* s = p->session;
+    const memoi_choice on_host = {f->n_all, 0, c.update_at, 1};
+    memob_session_log(s, "session: planning which of %lld states of layers leave the device",
+                      (long long)f->n_all);
+    f->other_bytes = memoi_stage_other_bytes(p);
+    f->best.choice = c;
+    memcpy(f->rows, s->part->plan->swap.rows, (size_t)memoi_session_n_cells(s) * sizeof *f->rows);
+    for (int32_t k = 0; k <= MEMOI_CHOICE_SHARES; k++)
+        f->shares[k] = memoi_session_first_of(s, (double)k / MEMOI_CHOICE_SHARES);
+
+    if (!c.is_on_host) memoi_planner_try_device(p, f, c);
+    if (c.is_on_host || memoi_planner_ranks_host(p)) memoi_planner_try_moments(p, f, on_host);
+    if (f->best.step_s >= HUGE_VAL) return;
+    if (memoi_planner_is_behind(p, f))
+        memoi_planner_plan_rank(p, f);
+    else
+        memoi_planner_plan_best(p, f);
+}
+
 /* Chooses, and makes the stage. */
 MEMOI void memoi_planner_search(memoi_planner* p, memoi_choices* f, memoi_choice c) {
     memo_session* s = p->session;
@@ -458,21 +479,7 @@ MEMOI void memoi_planner_search(memoi_planner* p, memoi_choices* f, memoi_choice
                                      !memoi_planner_ranks_host(p))))
         return;
 
-    if (p->is_measured) {
-        memob_session_log(s, "session: planning which of %lld states of layers leave the device",
-                          (long long)f->n_all);
-        f->other_bytes = memoi_stage_other_bytes(p);
-        f->best.choice = c;
-        memcpy(f->rows, plan->swap.rows, (size_t)memoi_session_n_cells(s) * sizeof *f->rows);
-        for (int32_t k = 0; k <= MEMOI_CHOICE_SHARES; k++)
-            f->shares[k] = memoi_session_first_of(s, (double)k / MEMOI_CHOICE_SHARES);
-        if (!c.is_on_host) memoi_planner_try_device(p, f, c);
-        if (c.is_on_host || memoi_planner_ranks_host(p)) memoi_planner_try_moments(p, f, on_host);
-        if (f->best.step_s < HUGE_VAL && memoi_planner_is_behind(p, f))
-            memoi_planner_plan_rank(p, f);
-        else if (f->best.step_s < HUGE_VAL)
-            memoi_planner_plan_best(p, f);
-    }
+    if (p->is_measured) memoi_planner_choose_ranked(p, f, c);
     if (f->planned_s >= HUGE_VAL && p->is_measured) memoi_planner_plan(p, f, c);
     if (f->planned_s >= HUGE_VAL && !c.is_on_host) memoi_planner_plan_fewest(p, f, c);
     if (f->planned_s >= HUGE_VAL) memoi_planner_plan_host(p, f, c);
