@@ -26,6 +26,7 @@ typedef struct fake {
     struct memo_stream_handle streams[8];
     struct memo_event_handle events[512];
     double host_now;
+    double record_s; /* that a stream takes to record an event */
     int n_calls, n_annotated, elapsed_fails, copy_fails;
 } fake;
 
@@ -91,7 +92,7 @@ static double fake_reach(fake* f, memo_stream stream) { /* nothing starts before
 }
 FAKE(event_record, memo_event event, memo_stream stream) {
     CHECK(event->is_used);
-    event->at = fake_reach((fake*)context, stream);
+    event->at = stream->now = fake_reach((fake*)context, stream) + ((fake*)context)->record_s;
     event->is_recorded = 1;
     return MEMO_STATUS_OK;
 }
@@ -676,6 +677,19 @@ static void record_the_host_device(MEMO_UNUSED int argument) {
     memo_host_device_destroy(host);
 }
 TEST(the_host_device_is_recorded) { in_timed_orders(record_the_host_device, 0, 2000); }
+
+/* The last operation of a stream ends where its schedule is asked for: its event comes later than
+ * what the caller synchronized. */
+TEST(the_last_operation_is_waited_for) {
+    own_rig g = rig_open(0, 1);
+    memo_op_desc desc = {.name = "forward"};
+    CHECK_OK(memo_annotate(g.d, g.compute, &desc, &error));
+    fake_launch(g.f, g.compute, 2);
+    g.f->record_s = 1;
+    CHECK_OK(memo_stream_synchronize(g.d, g.compute, &error));
+    const memo_schedule* s = rig_schedule(&g);
+    CHECK(s->ops[0].end_s == s->ops[0].start_s + 3);
+}
 
 /* The last test. */
 TEST(nothing_leaks) { CHECK_IS(mallocs_live, ==, 0); }

@@ -2,6 +2,7 @@
  * errors too: the same under every plan, whenever the update runs. */
 #include "memo.h"
 #include "memo_plan.h"
+#include "extras/memo_look.h"
 #include "owned.h"
 
 enum { LAYERS = 4, ROWS = 64, WIDTH = 16, WEIGHTS = 1024 };
@@ -425,6 +426,39 @@ TEST(an_update_that_fails_half_way_is_remembered) {
             CHECK_OK(run(s, 0, 0));
             CHECK_OK(memo_session_update(s, &error));
         }
+}
+
+static void update_host(MEMO_UNUSED void* user, MEMO_UNUSED int32_t layer, void* const* state) {
+    for (int i = 0; i < WEIGHTS && state[W]; i++)
+        ((float*)state[W])[i] -= ((float*)state[M])[i] = ((const float*)state[G])[i] + 1;
+}
+/* Copies of an update on the host, and the update itself, are late: what is filled in follows them. */
+TEST(states_are_filled_after_updates_that_are_late) {
+    static float words[LAYERS][N_STATES][WEIGHTS], zeros[LAYERS][N_STATES][WEIGHTS];
+    for (int k = 0; k < MOMENTS; k++) {
+        memo_session_desc desc = desc_of(moments[k]);
+        own_device* host = new_host(0);
+        memo_faults late;
+        memo_faults_init(&late, host);
+        late.delay_s = .002;
+        desc.device = &late.device;
+        desc.computes_on_host = 1;
+        CHECK_OK(memo_stream_create(desc.device, "compute", 0, &desc.compute_stream, &error));
+        desc.update_host = update_host;
+        desc.update_on = MEMO_UPDATE_HOST;
+        own_session* s = session_of(&desc);
+        for (int i = 0; i < 8; i++) {
+            IN_CASE("%s, step %d", names[k], i);
+            late.seed = (uint64_t)memo_test_int(1, 1 << 20);
+            CHECK_OK(run(s, 0, 0));
+            CHECK_OK(memo_session_update(s, &error));
+            CHECK_OK(memo_session_fill_states(s, fill, &error));
+            CHECK_OK(transfer(s, 0, words));
+            for (int32_t layer = 0; layer < LAYERS; layer++)
+                for (int32_t state = 0; state < N_STATES; state += M)
+                    CHECK(!memcmp(words[layer][state], zeros[layer][state], 4 * WEIGHTS));
+        }
+    }
 }
 
 /* --- layers that are left out --- */
