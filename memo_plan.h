@@ -1262,8 +1262,9 @@ MEMO_API memo_session_info memo_session_get_info(const memo_session* session);
  * Engines as they run; AUTO and BILEVEL have rounds, GREEDY and MIP one.
  *   >>bi-level                rounds of BILEVEL      marks of layers; no holds      a plan
  *   >>greedy                  first; large: rounds   any problem                    a plan
- *   >>first fit               not easy: first; easy, not  any problem               a plan
- *                             large: an order a round
+ *   >>first fit               first round: all       any problem                    a plan
+ *                             orders; easy, not
+ *                             large: one a round
  *   >>mixed-integer program   MIP, behind greedy     no alignments, few conflicts   a plan, a proof
  *   >>full sections           rounds                 easy, not small                a plan, a bound
  *   >>ejections               rounds; GREEDY if not  any; before the search unless  a plan
@@ -1751,7 +1752,8 @@ MEMOI int64_t memoi_solution_highest(const memoi_problem* problem, const int64_t
     return highest;
 }
 
-/* Takes offsets if their peak is lower. */
+/* Takes offsets if their peak is lower.  They must be a valid plan, with overlaps, holds, alignments
+ * and fixed offsets: nothing checks that again but memo_plan_validate. */
 MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* offsets,
                                 memoi_solution* best) {
     int64_t peak;
@@ -1774,7 +1776,7 @@ MEMOI int memoi_deadline_is_over(const memoi_deadline* clock) {
 }
 
 /* What may be spent.  A node is about 30 us: a node of the exact search, or as much work of another
- * engine.  Orders of the loop's greedy look at the clock alone. */
+ * engine.  Orders of the loop's greedy and first fit look at the clock alone. */
 typedef struct memoi_effort {
     memoi_deadline clock;
     int64_t nodes_left; /* of each thread */
@@ -2406,10 +2408,11 @@ struct memoi_loop;
 /* Several searches, or one of the items that decide.  The verdict; -1: one search is enough. */
 MEMOI int memoi_pack_attempt(struct memoi_exact* exact, int64_t capacity, int64_t n_nodes);
 MEMOI void memoi_pack_forget(struct memoi_exact* exact); /* frees what attempts have made */
-/* Beside the runs of greedy; first in a round. */
+/* Before all orders of greedy, or behind the first of a large problem. */
 MEMOI memo_status memoi_pack_sweep(const memoi_problem* problem, int64_t target,
                                    const memoi_deadline* clock, memoi_solution* best,
                                    memo_error* error);
+/* In each round, behind first fit. */
 MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error);
 /* Buys waits. */
 MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, memo_error* error);
@@ -2429,7 +2432,7 @@ MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, me
 
 /* ---- >>greedy -----------------------------------------------------------------------------------
  * The first engine: makes a plan in milliseconds, for most training steps one at the bound.  Door:
- * memoi_greedy_solve.  Does not start from a plan found before.
+ * memoi_greedy_solve.  Begins anew each time, so the second pass leaves it out.
  *
  * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.  Runs
  * differ in the order.  A *plateau* is a longest run of sections with one top.  The item that can
@@ -3831,7 +3834,7 @@ MEMOI memo_status memoi_exact_solve(const memoi_problem* problem, int64_t target
 
 /* ---- >>full sections ----------------------------------------------------------------------------
  * The engine for many items of easy problems.  Door: memoi_full_solve, with a percent, of which the
- * loop tries several.  Knows nothing of gaps and fixed items.
+ * loop tries several.  Knows nothing of gaps, holds and fixed items.
  *
  * Often few sections are nearly as full as the bound.  The items that live there are planned alone,
  * by greedy and the exact search; a bound of these items bounds the whole.  All other items go
@@ -4576,10 +4579,12 @@ MEMOI memo_status memoi_bilevel_solve(memo_plan* plan, const memo_trace* trace,
  *
  * A round begins with layers, and with orders of greedy that are left.  Then engines lower the best
  * plan: most with a share of the round's nodes, the exact search with all of them a capacity.  The
- * next round has twice as many.  So what cannot help costs at most a few times what can.  An engine
- * that gains is never left out: what has spent a sixteenth of all nodes in vain rests, memo_pack.h
- * and full sections of a large problem, or ejections within a search.  What cannot be proven ends
- * once nothing gains.
+ * next round has twice as many.  So what cannot help costs at most a few times what can.
+ *
+ * What gains goes on.  Two things rest once they have spent a sixteenth of all nodes in vain: in a
+ * large problem memo_pack.h with full sections (n_vain, memoi_loop_improve), and ejections between
+ * two attempts of the search (n_idle, memoi_loop_search).  memoi_loop_is_done ends the loop: what
+ * cannot be proven ends once nothing gains.
  * Nothing but the end depends on a clock.
  *
  * 1. No engine makes the plan worse, or forgets a bound. */
@@ -4706,7 +4711,7 @@ MEMOI memo_status memoi_loop_eject(memoi_loop* loop, int64_t goal, int64_t n_nod
 }
 
 /* Does the round end here?  An engine that lowered a large plan goes on with the next round. */
-MEMOI int memoi_loop_is_over(const memoi_loop* loop, int64_t peak) {
+MEMOI int memoi_loop_round_is_over(const memoi_loop* loop, int64_t peak) {
     return !memoi_loop_goes_on(loop) ||
            (memoi_problem_is_large(loop->problem) && loop->best->peak < peak);
 }
@@ -4717,9 +4722,10 @@ MEMOI memo_status memoi_loop_search(memoi_loop* loop, int has_ejections, int64_t
     const memoi_effort* effort = loop->effort;
     memo_status status = MEMO_STATUS_OK;
     memoi_exact_begin(&loop->exact, loop->target);
-    while (!status && !memoi_loop_is_over(loop, peak) && memoi_exact_step(&loop->exact, n_nodes)) {
+    while (!status && !memoi_loop_round_is_over(loop, peak) &&
+           memoi_exact_step(&loop->exact, n_nodes)) {
         int has_gained = has_ejections && loop->n_idle <= effort->n_nodes / MEMOI_TRIES;
-        while (has_gained && !status && !memoi_loop_is_over(loop, peak)) {
+        while (has_gained && !status && !memoi_loop_round_is_over(loop, peak)) {
             const int64_t before = loop->best->peak, n_before = effort->n_nodes;
             status = memoi_loop_eject(loop, memob_max(loop->target, loop->best->bound),
                                       memoi_loop_ejections(loop, n_nodes / MEMOI_TRIES + 1), error);
@@ -4741,21 +4747,21 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
     const int64_t peak = loop->best->peak, n_before = loop->effort->n_nodes;
     memo_status status = MEMO_STATUS_OK;
     if (!memoi_problem_is_large(problem) || loop->n_vain <= n_before / MEMOI_TRIES) {
-        loop->effort->seed++; /* other orders than in the round before */
+        loop->effort->seed++; /* other orders than in the round before; the same while these rest */
         status = memoi_fit_solve(problem, loop->round, goal, loop->effort, loop->best, error);
         if (!status && memoi_loop_goes_on(loop)) status = memoi_pack_round(loop, n_nodes, error);
-        if (!status && !memoi_loop_is_over(loop, peak))
+        if (!status && !memoi_loop_round_is_over(loop, peak))
             status = memoi_loop_full(loop, goal, n_nodes, error);
         loop->n_vain += loop->effort->n_nodes - n_before;
         if (loop->best->peak < peak) loop->n_vain = 0;
     }
 
     /* A small plain problem, or a cover, is searched first; anything else needs ejections first. */
-    if (!is_searched && !status && !memoi_loop_is_over(loop, peak))
+    if (!is_searched && !status && !memoi_loop_round_is_over(loop, peak))
         status = memoi_loop_eject(loop, goal,
                                   has_exact ? memoi_loop_ejections(loop, n_nodes) : n_nodes, error);
     if (has_exact && !status) status = memoi_loop_search(loop, is_searched, peak, n_nodes, error);
-    memoi_loop_credit(loop, "search"); /* or another engine of a round */
+    memoi_loop_credit(loop, "search"); /* so is a gain of any engine of a round called */
     memoi_effort_report(loop->effort, problem, loop->best);
     return status;
 }
@@ -4829,7 +4835,7 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
  *
  * 1. No plan is lower than what is proven. */
 
-/* Sets offsets, the peak, and the proof by the bound.  Fixed buffers of no size count in both. */
+/* Sets offsets, the peak, and the proof by the plan's lower bound.  Fixed buffers of no size count in both. */
 MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
                             const memoi_solution* best, const char* engine) {
     for (int64_t i = 0; i < plan->n_buffers; i++)
@@ -4897,7 +4903,7 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     memoi_solution_begin(&best, &problem, MEMOB_ARRAY(&problem.arrays, int64_t, problem.n_items));
     if (!status && !best.offsets) status = memob_no_memory(error, "the plan");
     if (status) goto done;
-    if (is_second) {
+    if (is_second) { /* starts from plan and bound of the first; a plan from elsewhere would, too */
         const int64_t bound = memob_align_up(*bound_bytes, problem.unit_bytes) / problem.unit_bytes;
         best.bound = memob_max(best.bound, bound);
         for (int64_t i = 0; i < problem.n_items; i++)

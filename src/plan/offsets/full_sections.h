@@ -3,7 +3,7 @@
 #include "plan/offsets/exact_search.h"
 /* ---- >>full sections ----------------------------------------------------------------------------
  * The engine for many items of easy problems.  Door: memoi_full_solve, with a percent, of which the
- * loop tries several.  Knows nothing of gaps and fixed items.
+ * loop tries several.  Knows nothing of gaps, holds and fixed items.
  *
  * Often few sections are nearly as full as the bound.  The items that live there are planned alone,
  * by greedy and the exact search; a bound of these items bounds the whole.  All other items go

@@ -4,7 +4,7 @@
 #include "plan/offsets/pack_doors.h"
 /* ---- >>greedy -----------------------------------------------------------------------------------
  * The first engine: makes a plan in milliseconds, for most training steps one at the bound.  Door:
- * memoi_greedy_solve.  Does not start from a plan found before.
+ * memoi_greedy_solve.  Begins anew each time, so the second pass leaves it out.
  *
  * Lowest offset: take the unplaced item that can lie lowest, ties by an order; put it there.  Runs
  * differ in the order.  A *plateau* is a longest run of sections with one top.  The item that can

@@ -12,10 +12,12 @@
  *
  * A round begins with layers, and with orders of greedy that are left.  Then engines lower the best
  * plan: most with a share of the round's nodes, the exact search with all of them a capacity.  The
- * next round has twice as many.  So what cannot help costs at most a few times what can.  An engine
- * that gains is never left out: what has spent a sixteenth of all nodes in vain rests, memo_pack.h
- * and full sections of a large problem, or ejections within a search.  What cannot be proven ends
- * once nothing gains.
+ * next round has twice as many.  So what cannot help costs at most a few times what can.
+ *
+ * What gains goes on.  Two things rest once they have spent a sixteenth of all nodes in vain: in a
+ * large problem memo_pack.h with full sections (n_vain, memoi_loop_improve), and ejections between
+ * two attempts of the search (n_idle, memoi_loop_search).  memoi_loop_is_done ends the loop: what
+ * cannot be proven ends once nothing gains.
  * Nothing but the end depends on a clock.
  *
  * 1. No engine makes the plan worse, or forgets a bound. */
@@ -142,7 +144,7 @@ MEMOI memo_status memoi_loop_eject(memoi_loop* loop, int64_t goal, int64_t n_nod
 }
 
 /* Does the round end here?  An engine that lowered a large plan goes on with the next round. */
-MEMOI int memoi_loop_is_over(const memoi_loop* loop, int64_t peak) {
+MEMOI int memoi_loop_round_is_over(const memoi_loop* loop, int64_t peak) {
     return !memoi_loop_goes_on(loop) ||
            (memoi_problem_is_large(loop->problem) && loop->best->peak < peak);
 }
@@ -153,9 +155,10 @@ MEMOI memo_status memoi_loop_search(memoi_loop* loop, int has_ejections, int64_t
     const memoi_effort* effort = loop->effort;
     memo_status status = MEMO_STATUS_OK;
     memoi_exact_begin(&loop->exact, loop->target);
-    while (!status && !memoi_loop_is_over(loop, peak) && memoi_exact_step(&loop->exact, n_nodes)) {
+    while (!status && !memoi_loop_round_is_over(loop, peak) &&
+           memoi_exact_step(&loop->exact, n_nodes)) {
         int has_gained = has_ejections && loop->n_idle <= effort->n_nodes / MEMOI_TRIES;
-        while (has_gained && !status && !memoi_loop_is_over(loop, peak)) {
+        while (has_gained && !status && !memoi_loop_round_is_over(loop, peak)) {
             const int64_t before = loop->best->peak, n_before = effort->n_nodes;
             status = memoi_loop_eject(loop, memob_max(loop->target, loop->best->bound),
                                       memoi_loop_ejections(loop, n_nodes / MEMOI_TRIES + 1), error);
@@ -177,21 +180,21 @@ MEMOI memo_status memoi_loop_improve(memoi_loop* loop, int64_t n_nodes, memo_err
     const int64_t peak = loop->best->peak, n_before = loop->effort->n_nodes;
     memo_status status = MEMO_STATUS_OK;
     if (!memoi_problem_is_large(problem) || loop->n_vain <= n_before / MEMOI_TRIES) {
-        loop->effort->seed++; /* other orders than in the round before */
+        loop->effort->seed++; /* other orders than in the round before; the same while these rest */
         status = memoi_fit_solve(problem, loop->round, goal, loop->effort, loop->best, error);
         if (!status && memoi_loop_goes_on(loop)) status = memoi_pack_round(loop, n_nodes, error);
-        if (!status && !memoi_loop_is_over(loop, peak))
+        if (!status && !memoi_loop_round_is_over(loop, peak))
             status = memoi_loop_full(loop, goal, n_nodes, error);
         loop->n_vain += loop->effort->n_nodes - n_before;
         if (loop->best->peak < peak) loop->n_vain = 0;
     }
 
     /* A small plain problem, or a cover, is searched first; anything else needs ejections first. */
-    if (!is_searched && !status && !memoi_loop_is_over(loop, peak))
+    if (!is_searched && !status && !memoi_loop_round_is_over(loop, peak))
         status = memoi_loop_eject(loop, goal,
                                   has_exact ? memoi_loop_ejections(loop, n_nodes) : n_nodes, error);
     if (has_exact && !status) status = memoi_loop_search(loop, is_searched, peak, n_nodes, error);
-    memoi_loop_credit(loop, "search"); /* or another engine of a round */
+    memoi_loop_credit(loop, "search"); /* so is a gain of any engine of a round called */
     memoi_effort_report(loop->effort, problem, loop->best);
     return status;
 }

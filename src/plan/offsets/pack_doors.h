@@ -12,10 +12,11 @@ struct memoi_loop;
 /* Several searches, or one of the items that decide.  The verdict; -1: one search is enough. */
 MEMOI int memoi_pack_attempt(struct memoi_exact* exact, int64_t capacity, int64_t n_nodes);
 MEMOI void memoi_pack_forget(struct memoi_exact* exact); /* frees what attempts have made */
-/* Beside the runs of greedy; first in a round. */
+/* Before all orders of greedy, or behind the first of a large problem. */
 MEMOI memo_status memoi_pack_sweep(const memoi_problem* problem, int64_t target,
                                    const memoi_deadline* clock, memoi_solution* best,
                                    memo_error* error);
+/* In each round, behind first fit. */
 MEMOI memo_status memoi_pack_round(struct memoi_loop* loop, int64_t n_nodes, memo_error* error);
 /* Buys waits. */
 MEMOI memo_status memoi_pack_buy(memo_plan* plan, const memo_plan_desc* desc, memo_error* error);

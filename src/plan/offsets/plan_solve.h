@@ -9,7 +9,7 @@
  *
  * 1. No plan is lower than what is proven. */
 
-/* Sets offsets, the peak, and the proof by the bound.  Fixed buffers of no size count in both. */
+/* Sets offsets, the peak, and the proof by the plan's lower bound.  Fixed buffers of no size count in both. */
 MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
                             const memoi_solution* best, const char* engine) {
     for (int64_t i = 0; i < plan->n_buffers; i++)
@@ -77,7 +77,7 @@ MEMOI memo_status memoi_plan_pass(memo_plan* plan, const memo_plan_desc* desc, i
     memoi_solution_begin(&best, &problem, MEMOB_ARRAY(&problem.arrays, int64_t, problem.n_items));
     if (!status && !best.offsets) status = memob_no_memory(error, "the plan");
     if (status) goto done;
-    if (is_second) {
+    if (is_second) { /* starts from plan and bound of the first; a plan from elsewhere would, too */
         const int64_t bound = memob_align_up(*bound_bytes, problem.unit_bytes) / problem.unit_bytes;
         best.bound = memob_max(best.bound, bound);
         for (int64_t i = 0; i < problem.n_items; i++)

@@ -18,8 +18,9 @@
  * Engines as they run; AUTO and BILEVEL have rounds, GREEDY and MIP one.
  *   >>bi-level                rounds of BILEVEL      marks of layers; no holds      a plan
  *   >>greedy                  first; large: rounds   any problem                    a plan
- *   >>first fit               not easy: first; easy, not  any problem               a plan
- *                             large: an order a round
+ *   >>first fit               first round: all       any problem                    a plan
+ *                             orders; easy, not
+ *                             large: one a round
  *   >>mixed-integer program   MIP, behind greedy     no alignments, few conflicts   a plan, a proof
  *   >>full sections           rounds                 easy, not small                a plan, a bound
  *   >>ejections               rounds; GREEDY if not  any; before the search unless  a plan

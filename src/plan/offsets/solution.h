@@ -48,7 +48,8 @@ MEMOI int64_t memoi_solution_highest(const memoi_problem* problem, const int64_t
     return highest;
 }
 
-/* Takes offsets if their peak is lower. */
+/* Takes offsets if their peak is lower.  They must be a valid plan, with overlaps, holds, alignments
+ * and fixed offsets: nothing checks that again but memo_plan_validate. */
 MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* offsets,
                                 memoi_solution* best) {
     int64_t peak;
@@ -71,7 +72,7 @@ MEMOI int memoi_deadline_is_over(const memoi_deadline* clock) {
 }
 
 /* What may be spent.  A node is about 30 us: a node of the exact search, or as much work of another
- * engine.  Orders of the loop's greedy look at the clock alone. */
+ * engine.  Orders of the loop's greedy and first fit look at the clock alone. */
 typedef struct memoi_effort {
     memoi_deadline clock;
     int64_t nodes_left; /* of each thread */
