@@ -1195,7 +1195,7 @@ MEMO_API memo_session_info memo_session_get_info(const memo_session* session);
  *     >>profile                measures kernels, copies and a file
  *     >>profile file           its text
  *   3 rows of every tensor
- *     >>row words              tables of rows in words; times from a profile
+ *     >>row words              tables of rows, and predicted times, in words
  *     >>row times              a clock for the operations of a step
  *     >>row planner            bundles of tensors, and kinds of layers
  *     >>row bytes              what a table of rows takes and moves
@@ -1752,7 +1752,7 @@ MEMOI int64_t memoi_solution_highest(const memoi_problem* problem, const int64_t
     return highest;
 }
 
-/* Takes offsets if their peak is lower.  They must be a valid plan, with overlaps, holds, alignments
+/* Takes offsets if their peak is lower.  They must be a valid plan, by overlaps, holds, alignments
  * and fixed offsets: nothing checks that again but memo_plan_validate. */
 MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* offsets,
                                 memoi_solution* best) {
@@ -4835,7 +4835,8 @@ MEMOI memo_status memoi_loop_run(memoi_loop* loop, memo_error* error) {
  *
  * 1. No plan is lower than what is proven. */
 
-/* Sets offsets, the peak, and the proof by the plan's lower bound.  Fixed buffers of no size count in both. */
+/* Sets offsets, the peak, and the proof by the plan's lower bound.  Fixed buffers of no size count
+ * in both. */
 MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
                             const memoi_solution* best, const char* engine) {
     for (int64_t i = 0; i < plan->n_buffers; i++)
@@ -5319,7 +5320,8 @@ MEMOI double memoi_rows_later(double a_s, double b_s) { return b_s > a_s ? b_s :
 MEMOI double memoi_rows_sooner(double a_s, double b_s) { return b_s < a_s ? b_s : a_s; }
 
 /* --- >>row words ---
- * Knows: tables of rows, and predicted times, in words.  Knows nothing of planning. */
+ * Knows: tables of rows, and predicted times, in words.  Knows nothing of planning, and not of the
+ * reason of a plan (>>row limits). */
 
 /* Swapped; -1: kept, -2: the layer lacks the tensor. */
 MEMOI int64_t memoi_rows_tiles(const memo_swap_desc* desc, int32_t layer, int32_t t) {
@@ -5663,7 +5665,7 @@ MEMOI int32_t memob_rows_n_batches(const memo_swap_plan_desc* desc) {
 }
 
 /* From now on a walk of n micro-batches ends where it takes longer than enough_s. */
-MEMOI void memoi_rows_limit(memoi_rows_clock* c, double enough_s, int32_t n) {
+MEMOI void memoi_rows_set_left(memoi_rows_clock* c, double enough_s, int32_t n) {
     const double span_s = (c->least_s / memob_rows_n_batches(c->desc) + c->recompute_s) * n;
     c->is_long = 0;
     c->left_s = (1 + 1e-9) * enough_s - span_s + 1e-9 * span_s;
@@ -5739,7 +5741,7 @@ MEMOI double memoi_rows_steady(memoi_rows_clock* c, int32_t n) {
     memoi_rows_left(&c->now, left_s);
     for (int32_t k = 0; k < MEMOI_ROWS_STEPS && !is_steady; k++) {
         memcpy(before_s, left_s, sizeof before_s);
-        memoi_rows_limit(c, k >= least ? c->enough_s : HUGE_VAL, n);
+        memoi_rows_set_left(c, k >= least ? c->enough_s : HUGE_VAL, n);
         step_s = memoi_rows_batches(c, n);
         if (c->is_long) break;
         memoi_rows_left(&c->now, left_s);
@@ -5766,7 +5768,7 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     memob_sink_forget(of);
 
     if (!c->states) {
-        memoi_rows_limit(c, c->enough_s / n, 1);
+        memoi_rows_set_left(c, c->enough_s / n, 1);
         batch_s = memoi_rows_batches(c, 1);
         if (c->is_long) {
             memob_step_abandon(c->step);
@@ -5847,9 +5849,9 @@ typedef struct memoi_rows_table {
 /* The score of a table that was tried lately, under any budgets. */
 typedef struct memoi_rows_known {
     memoi_rows_score score;
-    int64_t times; /* of which times; 0: nothing is known */
-    int is_timed;  /* otherwise only its bytes are known, */
-    double over_s; /* and that its step takes longer than this */
+    int64_t times_version; /* 0: nothing is known */
+    int is_timed;          /* otherwise only its bytes are known, */
+    double over_s;         /* and that its step takes longer than this */
 } memoi_rows_known;
 
 typedef struct memoi_rows_planner {
@@ -5870,9 +5872,10 @@ typedef struct memoi_rows_planner {
     memoi_rows_clock clock;
     memoi_rows_known* known; /* each table has one place among n_known, a power of 2 */
     int64_t* known_cells;    /* (n_known, n_cells) */
-    int64_t n_known, times;  /* times: the number of the times that count now */
-    int32_t* picked;         /* the layers that a change may concern, in order */
-    int32_t* changed;        /* those that the last change concerned, in order */
+    int64_t n_known;
+    int64_t times_version; /* raised where times change: scores known before are void */
+    int32_t* picked;       /* the layers that a change may concern, in order */
+    int32_t* changed;      /* those that the last change concerned, in order */
     int32_t n_changed;
     int lacks_memory;                         /* for the law of a trial: the search has failed */
     int meets_host;                           /* the host's limit has mattered to a search */
@@ -6031,7 +6034,7 @@ MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
         for (int pass = 0; pass < 2; pass++)
             p->clock.layers[i].compute_s[pass] = memob_rows_pass_s(p->desc, i, pass);
     p->clock.least_s = memoi_rows_least(&p->clock);
-    p->times++;
+    p->times_version++;
 }
 
 MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {
@@ -6263,10 +6266,10 @@ MEMOI double memoi_rows_held(const memoi_rows_score* score) {
     return score->device_bytes + (double)score->sizes.host_bytes + (double)score->sizes.spill_bytes;
 }
 
-/* What the trial's bytes exceed, which guides the search toward tables that fit; without a file
- * none is used.  Returns 1 if nobody asks for its time: it does not fit, or takes too long even if
- * nothing stalls. */
-MEMOI int memoi_rows_need_no_time(memoi_rows_planner* p) {
+/* Sets what the trial's bytes exceed, which guides the search toward tables that fit; without a
+ * file none is used.  Returns 1 if nobody asks for its time: it does not fit, or takes too long
+ * even if nothing stalls. */
+MEMOI int memoi_rows_weigh(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
     memoi_rows_score* score = &p->trial.score;
     const double recompute_s = score->recompute_s * memob_rows_n_batches(desc);
@@ -6294,7 +6297,7 @@ MEMOI int memoi_rows_need_no_time(memoi_rows_planner* p) {
 MEMOI int memoi_rows_time_trial(memoi_rows_planner* p) {
     memoi_rows_score* score = &p->trial.score;
     memoi_rows_add_up(p);
-    if (memoi_rows_need_no_time(p)) return 0;
+    if (memoi_rows_weigh(p)) return 0;
     if (memoi_rows_find_law(&p->clock, NULL)) {
         p->lacks_memory = 1;
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
@@ -6317,9 +6320,9 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
     const int64_t place = (int64_t)(digest & (uint64_t)(p->n_known - 1));
     memoi_rows_known* known = &p->known[place];
     int64_t* cells = p->known_cells + place * p->n_cells;
-    if (known->times == p->times && !memcmp(cells, p->trial.cells, n_bytes)) {
+    if (known->times_version == p->times_version && !memcmp(cells, p->trial.cells, n_bytes)) {
         p->trial.score = known->score;
-        if (memoi_rows_need_no_time(p) || known->is_timed) return;
+        if (memoi_rows_weigh(p) || known->is_timed) return;
         p->trial.score.step_s = HUGE_VAL;
         if (known->over_s >= p->clock.enough_s) return;
     }
@@ -6328,7 +6331,7 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
     known->is_timed = memoi_rows_time_trial(p);
     known->over_s = p->clock.is_long ? p->clock.enough_s : 0;
     known->score = p->trial.score;
-    known->times = p->times;
+    known->times_version = p->times_version;
     memcpy(cells, p->trial.cells, n_bytes);
 }
 
@@ -6351,15 +6354,15 @@ MEMOI int memoi_rows_is_better(const memoi_rows_score* a, const memoi_rows_score
 }
 
 /* From now on trials are only compared with p->best, and with steps of other_s. */
-MEMOI void memoi_rows_need_no_longer(memoi_rows_planner* p, const memoi_rows_score* other,
-                                     double other_s) {
+MEMOI void memoi_rows_set_enough(memoi_rows_planner* p, const memoi_rows_score* other,
+                                 double other_s) {
     const int is_open = p->best.score.excess_bytes > 0 || other->excess_bytes > 0;
     p->clock.enough_s =
         is_open ? HUGE_VAL : (1 + 1e-9) * memoi_rows_later(p->best.score.step_s, other_s);
 }
 
 /* All trials are timed, however long they take. */
-MEMOI void memoi_rows_need_all(memoi_rows_planner* p) { p->clock.enough_s = HUGE_VAL; }
+MEMOI void memoi_rows_time_all(memoi_rows_planner* p) { p->clock.enough_s = HUGE_VAL; }
 
 /* Scores p->trial.  A better trial becomes p->best, and the result is 1. */
 MEMOI int memoi_rows_try(memoi_rows_planner* p) {
@@ -6384,7 +6387,10 @@ MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_
  * Knows: tables, their scores and budgets.  Knows nothing of what limits the step of a plan.
  *
  * Random changes, kept if the table is better or hardly worse (simulated annealing).  A change
- * gives a bundle another cell in layers of a kind, or in neighboring layers.  Memory joins the
+ * (memoi_rows_change, to which new ones belong) gives a bundle another cell in layers of a kind or
+ * in neighboring layers, or exchanges the cells of two layers.  It gives each bundle a new version,
+ * by which bytes are added up later, lists the layers, and returns 0 if it left all as it was.
+ * Some rounds change pairs of cells instead (memoi_rows_change_cell).  Memory joins the
  * bundles: after a change another bundle takes the free bytes, or gives up the missing bytes, in as
  * many layers or tiles as necessary; often in the same layers, because other layers may have no
  * time to copy the bytes.
@@ -6570,12 +6576,14 @@ MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
     return pick.more && memoi_rows_convert(p, &pick, pick.n_layers);
 }
 
-/* Tries a change of p->here, and takes it if it is better, or longer by at most a share. */
+/* Tries a change of p->here, and takes it if it is better, or longer by at most a share.
+ * Otherwise nothing is undone: the next call copies p->here again.  memoi_rows_try takes the best
+ * table. */
 MEMOI void memoi_rows_try_change(memoi_rows_planner* p, double heat) {
     const memoi_rows_score *here = &p->here.score, *trial = &p->trial.score;
     int is_changed = 0;
     int64_t k;
-    memoi_rows_need_no_longer(p, here, here->step_s * (1 + heat));
+    memoi_rows_set_enough(p, here, here->step_s * (1 + heat));
     memoi_rows_copy(p, &p->here, &p->trial);
     p->n_changed = 0;
     for (k = 1 + memoi_rows_random(p, 3); k > 0; k--) is_changed |= memoi_rows_change(p);
@@ -6614,7 +6622,7 @@ MEMOI int memoi_rows_change_cell(memoi_rows_planner* p, int64_t change) {
  * tables come so far. */
 MEMOI int memoi_rows_try_pair(memoi_rows_planner* p, int64_t* n_seen) {
     const int64_t n = MEMOI_ROWS_NEXTS * p->n_cells;
-    memoi_rows_need_no_longer(p, &p->best.score, 0);
+    memoi_rows_set_enough(p, &p->best.score, 0);
     for (int k = 0; k < 64 && *n_seen / n <= n / 2; k++) { /* those that may not be take time too */
         const int64_t one = *n_seen % n, apart = *n_seen / n, other = (one + apart) % n;
         ++*n_seen;
@@ -6632,7 +6640,7 @@ MEMOI int memoi_rows_try_pair(memoi_rows_planner* p, int64_t* n_seen) {
  * of places in front of a file. */
 MEMOI void memoi_rows_set_desc(memoi_rows_planner* p, const memo_swap_plan_desc* desc) {
     const int64_t places_bytes = p->desc->spill_bytes ? p->desc->host_bytes : 0;
-    if (places_bytes != (desc->spill_bytes ? desc->host_bytes : 0)) p->times++;
+    if (places_bytes != (desc->spill_bytes ? desc->host_bytes : 0)) p->times_version++;
     p->desc = p->clock.desc = desc;
 }
 
@@ -6669,7 +6677,7 @@ MEMOI int memoi_rows_gains(const memoi_rows_planner* p, double excess_bytes, dou
  * table of few layers is far from others that are as good.  Tables that do not fit are accepted
  * only on the way from one that fits less.  Some rounds try pairs in turn.  In some rounds of a
  * whole search tables may take 1/16 or 1/8 less host memory than the best: a limit that is near
- * leads elsewhere.  n_parts: takes at most so small a part of the time. */
+ * leads elsewhere.  n_parts: makes so small a part of the trials. */
 MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     static const double hotter[] = {0.03, 0.3, 3}; /* in rounds by turns */
     const memo_swap_plan_desc* wide = p->desc;
@@ -6695,7 +6703,7 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
             p->best.score.sizes.host_bytes / 16 * (15 - round / MEMOI_ROWS_CYCLE % 2);
         if (is_whole && round % MEMOI_ROWS_CYCLE == 1 && excess_bytes <= 0 && narrow.host_bytes) {
             memoi_rows_set_desc(p, &narrow);
-            memoi_rows_need_all(p);
+            memoi_rows_time_all(p);
             memoi_rows_score_trial(p);
         }
         memoi_rows_copy(p, &p->trial, &p->here);
@@ -6703,7 +6711,7 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
         if (p->desc != wide) memoi_rows_set_desc(p, wide);
         n_quiet = memoi_rows_gains(p, excess_bytes, step_s) ? 0 : n_quiet + 1;
     }
-    memoi_rows_need_all(p);
+    memoi_rows_time_all(p);
 }
 
 /* The trial becomes the table of an alpha. */
@@ -6722,9 +6730,9 @@ MEMOI int64_t memoi_rows_try_alphas(memoi_rows_planner* p) {
     for (;; step = memob_max(step / 16, 1)) {
         for (int64_t k = low; k < high + step; k += step) {
             memoi_rows_set_alpha(p, memob_min(k, high));
-            memoi_rows_need_no_longer(p, &p->best.score, 0);
+            memoi_rows_set_enough(p, &p->best.score, 0);
             if (memoi_rows_try(p)) best = memob_min(k, high);
-            memoi_rows_need_all(p);
+            memoi_rows_time_all(p);
         }
         if (step == 1) return best;
         low = memob_max(best - step, 0);
@@ -6763,7 +6771,7 @@ MEMOI void memoi_rows_fill_by_worth(memoi_rows_planner* p) {
         pick.next = i % 2 ? MEMO_ROWS_KEPT : p->n_tiles;
         pick.b = p->by_worth[i / 2];
         for (int64_t count = p->n_layers; count > 0;) {
-            memoi_rows_need_no_longer(p, &p->here.score, p->here.score.step_s);
+            memoi_rows_set_enough(p, &p->here.score, p->here.score.step_s);
             if (memoi_rows_take_more(p, &pick, count) && !is_full) (void)memoi_rows_try(p);
             if (!is_full && memoi_rows_is_better(&p->trial.score, &p->here.score)) {
                 memoi_rows_copy(p, &p->trial, &p->here);
@@ -6772,7 +6780,7 @@ MEMOI void memoi_rows_fill_by_worth(memoi_rows_planner* p) {
                 if (!is_known && p->trial.score.excess_bytes > 0)
                     is_known = 1, is_full = memoi_rows_lacks_room(p, &pick);
             }
-            memoi_rows_need_all(p);
+            memoi_rows_time_all(p);
         }
     }
 }
@@ -6815,8 +6823,12 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
 }
 
 /* --- >>row limits ---
- * Knows: which searches make a plan, what limits its step, and what a refused plan lacks.  Knows
- * nothing of how a search changes a table. */
+ * memo_plan_swap.  Knows: which searches make a plan, the name of what limits its step, and what a
+ * refused plan lacks.  Knows nothing of how a search changes a table, or holds it to the budgets:
+ * see memoi_rows_weigh, memoi_rows_refit and memoi_rows_is_hopeless.
+ *
+ * A new limit is a value of memo_swap_limit, a case of memoi_rows_widen, and a place in both lists
+ * of limits and in the names below. */
 
 /* A search takes so small a part of the most time if choices are ranked, if all layers of a kind
  * have the same rows, if limits are ranked, or if the gain is stated. */
@@ -6832,6 +6844,7 @@ MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memob_rates* rates, memo_s
     const double factor = is_all ? 2 : 1.1;
     int64_t* capacity =
         limit == MEMO_SWAP_LIMIT_HOST_MEMORY ? &desc->host_bytes : &desc->device_bytes;
+
     switch (limit) {
     case MEMO_SWAP_LIMIT_BANDWIDTH:
         rates->copy_s /= factor;
@@ -6848,10 +6861,13 @@ MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memob_rates* rates, memo_s
         rates->update_host_s_per_byte /= factor;
         return desc->states && desc->states->trainer.update_host &&
                rates->update_host_s_per_byte > 0;
-    default:
+
+    case MEMO_SWAP_LIMIT_HOST_MEMORY:
+    case MEMO_SWAP_LIMIT_DEVICE_MEMORY:
         if (!*capacity) return 0;
         *capacity = is_all || *capacity > MEMOB_BYTES_MAX / 2 ? 0 : *capacity + *capacity / 10 + 1;
         return 1;
+    default: return 0;
     }
 }
 
@@ -7098,7 +7114,7 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
         plan->alpha_step_s = alpha.step_s;
     }
 
-    /* A table is used only if its step is shorter than with the best alpha, which is simpler. */
+    /* A table is used only if it is better than the best alpha, which is simpler. */
     if (!p->aim.is_alpha)
         memoi_rows_find_best(p, p->aim.effort == MEMOI_ROWS_EFFORT_SHORT ? MEMOI_ROWS_PARTS_RANKED
                                                                          : 1);

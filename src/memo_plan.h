@@ -135,7 +135,7 @@ extern "C" {
  *     >>profile                measures kernels, copies and a file
  *     >>profile file           its text
  *   3 rows of every tensor
- *     >>row words              tables of rows in words; times from a profile
+ *     >>row words              tables of rows, and predicted times, in words
  *     >>row times              a clock for the operations of a step
  *     >>row planner            bundles of tensors, and kinds of layers
  *     >>row bytes              what a table of rows takes and moves

@@ -1119,7 +1119,7 @@ TEST(walks_end_where_a_step_is_too_long) {
         const double step_s = climb_score(&planner, rows);
         for (size_t i = 0; i < 4 && step_s > 0; i++) {
             planner.clock.enough_s = shares[i] * step_s;
-            planner.times++; /* nothing is known */
+            planner.times_version++; /* nothing is known */
             const double found_s = climb_score(&planner, rows);
             n_timed++;
             n_ended += found_s >= HUGE_VAL;
@@ -1169,15 +1169,15 @@ TEST(tables_stay_known_in_other_budgets) {
     random_problem(&p, TENSORS_MAX, 60000);
     p.desc.host_bytes = p.desc.spill_bytes = 0;
     CHECK_OK(memoi_rows_create(&p.desc, &planner, &error));
-    const int64_t times = planner.times;
+    const int64_t times = planner.times_version;
     memo_swap_plan_desc wider = p.desc;
     wider.host_bytes = 1 << 20;
     memoi_rows_set_desc(&planner, &wider);
-    CHECK_IS(planner.times, ==, times);
+    CHECK_IS(planner.times_version, ==, times);
     wider.spill_bytes = 1 << 20;
     memoi_rows_set_desc(&planner, &p.desc);
     memoi_rows_set_desc(&planner, &wider);
-    CHECK_IS(planner.times, >, times);
+    CHECK_IS(planner.times_version, >, times);
     memoi_rows_destroy(&planner);
 }
 

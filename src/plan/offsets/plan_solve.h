@@ -9,7 +9,8 @@
  *
  * 1. No plan is lower than what is proven. */
 
-/* Sets offsets, the peak, and the proof by the plan's lower bound.  Fixed buffers of no size count in both. */
+/* Sets offsets, the peak, and the proof by the plan's lower bound.  Fixed buffers of no size count
+ * in both. */
 MEMOI void memoi_plan_store(memo_plan* plan, const memoi_problem* problem,
                             const memoi_solution* best, const char* engine) {
     for (int64_t i = 0; i < plan->n_buffers; i++)

@@ -48,7 +48,7 @@ MEMOI int64_t memoi_solution_highest(const memoi_problem* problem, const int64_t
     return highest;
 }
 
-/* Takes offsets if their peak is lower.  They must be a valid plan, with overlaps, holds, alignments
+/* Takes offsets if their peak is lower.  They must be a valid plan, by overlaps, holds, alignments
  * and fixed offsets: nothing checks that again but memo_plan_validate. */
 MEMOI void memoi_solution_offer(const memoi_problem* problem, const int64_t* offsets,
                                 memoi_solution* best) {

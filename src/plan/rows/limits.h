@@ -1,8 +1,12 @@
 #pragma once
 #include "plan/rows/search.h"
 /* --- >>row limits ---
- * Knows: which searches make a plan, what limits its step, and what a refused plan lacks.  Knows
- * nothing of how a search changes a table. */
+ * memo_plan_swap.  Knows: which searches make a plan, the name of what limits its step, and what a
+ * refused plan lacks.  Knows nothing of how a search changes a table, or holds it to the budgets:
+ * see memoi_rows_weigh, memoi_rows_refit and memoi_rows_is_hopeless.
+ *
+ * A new limit is a value of memo_swap_limit, a case of memoi_rows_widen, and a place in both lists
+ * of limits and in the names below. */
 
 /* A search takes so small a part of the most time if choices are ranked, if all layers of a kind
  * have the same rows, if limits are ranked, or if the gain is stated. */
@@ -18,6 +22,7 @@ MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memob_rates* rates, memo_s
     const double factor = is_all ? 2 : 1.1;
     int64_t* capacity =
         limit == MEMO_SWAP_LIMIT_HOST_MEMORY ? &desc->host_bytes : &desc->device_bytes;
+
     switch (limit) {
     case MEMO_SWAP_LIMIT_BANDWIDTH:
         rates->copy_s /= factor;
@@ -34,10 +39,13 @@ MEMOI int memoi_rows_widen(memo_swap_plan_desc* desc, memob_rates* rates, memo_s
         rates->update_host_s_per_byte /= factor;
         return desc->states && desc->states->trainer.update_host &&
                rates->update_host_s_per_byte > 0;
-    default:
+
+    case MEMO_SWAP_LIMIT_HOST_MEMORY:
+    case MEMO_SWAP_LIMIT_DEVICE_MEMORY:
         if (!*capacity) return 0;
         *capacity = is_all || *capacity > MEMOB_BYTES_MAX / 2 ? 0 : *capacity + *capacity / 10 + 1;
         return 1;
+    default: return 0;
     }
 }
 
@@ -284,7 +292,7 @@ MEMOI memo_status memoi_rows_plan(memoi_rows_planner* p, memo_swap_plan* plan, m
         plan->alpha_step_s = alpha.step_s;
     }
 
-    /* A table is used only if its step is shorter than with the best alpha, which is simpler. */
+    /* A table is used only if it is better than the best alpha, which is simpler. */
     if (!p->aim.is_alpha)
         memoi_rows_find_best(p, p->aim.effort == MEMOI_ROWS_EFFORT_SHORT ? MEMOI_ROWS_PARTS_RANKED
                                                                          : 1);

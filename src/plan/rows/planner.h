@@ -68,9 +68,9 @@ typedef struct memoi_rows_table {
 /* The score of a table that was tried lately, under any budgets. */
 typedef struct memoi_rows_known {
     memoi_rows_score score;
-    int64_t times; /* of which times; 0: nothing is known */
-    int is_timed;  /* otherwise only its bytes are known, */
-    double over_s; /* and that its step takes longer than this */
+    int64_t times_version; /* 0: nothing is known */
+    int is_timed;          /* otherwise only its bytes are known, */
+    double over_s;         /* and that its step takes longer than this */
 } memoi_rows_known;
 
 typedef struct memoi_rows_planner {
@@ -91,9 +91,10 @@ typedef struct memoi_rows_planner {
     memoi_rows_clock clock;
     memoi_rows_known* known; /* each table has one place among n_known, a power of 2 */
     int64_t* known_cells;    /* (n_known, n_cells) */
-    int64_t n_known, times;  /* times: the number of the times that count now */
-    int32_t* picked;         /* the layers that a change may concern, in order */
-    int32_t* changed;        /* those that the last change concerned, in order */
+    int64_t n_known;
+    int64_t times_version; /* raised where times change: scores known before are void */
+    int32_t* picked;       /* the layers that a change may concern, in order */
+    int32_t* changed;      /* those that the last change concerned, in order */
     int32_t n_changed;
     int lacks_memory;                         /* for the law of a trial: the search has failed */
     int meets_host;                           /* the host's limit has mattered to a search */
@@ -252,7 +253,7 @@ MEMOI void memoi_rows_time_kinds(memoi_rows_planner* p) {
         for (int pass = 0; pass < 2; pass++)
             p->clock.layers[i].compute_s[pass] = memob_rows_pass_s(p->desc, i, pass);
     p->clock.least_s = memoi_rows_least(&p->clock);
-    p->times++;
+    p->times_version++;
 }
 
 MEMOI void memoi_rows_destroy(memoi_rows_planner* p) {

@@ -17,10 +17,10 @@ MEMOI double memoi_rows_held(const memoi_rows_score* score) {
     return score->device_bytes + (double)score->sizes.host_bytes + (double)score->sizes.spill_bytes;
 }
 
-/* What the trial's bytes exceed, which guides the search toward tables that fit; without a file
- * none is used.  Returns 1 if nobody asks for its time: it does not fit, or takes too long even if
- * nothing stalls. */
-MEMOI int memoi_rows_need_no_time(memoi_rows_planner* p) {
+/* Sets what the trial's bytes exceed, which guides the search toward tables that fit; without a
+ * file none is used.  Returns 1 if nobody asks for its time: it does not fit, or takes too long
+ * even if nothing stalls. */
+MEMOI int memoi_rows_weigh(memoi_rows_planner* p) {
     const memo_swap_plan_desc* desc = p->desc;
     memoi_rows_score* score = &p->trial.score;
     const double recompute_s = score->recompute_s * memob_rows_n_batches(desc);
@@ -48,7 +48,7 @@ MEMOI int memoi_rows_need_no_time(memoi_rows_planner* p) {
 MEMOI int memoi_rows_time_trial(memoi_rows_planner* p) {
     memoi_rows_score* score = &p->trial.score;
     memoi_rows_add_up(p);
-    if (memoi_rows_need_no_time(p)) return 0;
+    if (memoi_rows_weigh(p)) return 0;
     if (memoi_rows_find_law(&p->clock, NULL)) {
         p->lacks_memory = 1;
         score->excess_bytes = MEMOI_ROWS_IMPOSSIBLE;
@@ -71,9 +71,9 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
     const int64_t place = (int64_t)(digest & (uint64_t)(p->n_known - 1));
     memoi_rows_known* known = &p->known[place];
     int64_t* cells = p->known_cells + place * p->n_cells;
-    if (known->times == p->times && !memcmp(cells, p->trial.cells, n_bytes)) {
+    if (known->times_version == p->times_version && !memcmp(cells, p->trial.cells, n_bytes)) {
         p->trial.score = known->score;
-        if (memoi_rows_need_no_time(p) || known->is_timed) return;
+        if (memoi_rows_weigh(p) || known->is_timed) return;
         p->trial.score.step_s = HUGE_VAL;
         if (known->over_s >= p->clock.enough_s) return;
     }
@@ -82,7 +82,7 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
     known->is_timed = memoi_rows_time_trial(p);
     known->over_s = p->clock.is_long ? p->clock.enough_s : 0;
     known->score = p->trial.score;
-    known->times = p->times;
+    known->times_version = p->times_version;
     memcpy(cells, p->trial.cells, n_bytes);
 }
 
@@ -105,15 +105,15 @@ MEMOI int memoi_rows_is_better(const memoi_rows_score* a, const memoi_rows_score
 }
 
 /* From now on trials are only compared with p->best, and with steps of other_s. */
-MEMOI void memoi_rows_need_no_longer(memoi_rows_planner* p, const memoi_rows_score* other,
-                                     double other_s) {
+MEMOI void memoi_rows_set_enough(memoi_rows_planner* p, const memoi_rows_score* other,
+                                 double other_s) {
     const int is_open = p->best.score.excess_bytes > 0 || other->excess_bytes > 0;
     p->clock.enough_s =
         is_open ? HUGE_VAL : (1 + 1e-9) * memoi_rows_later(p->best.score.step_s, other_s);
 }
 
 /* All trials are timed, however long they take. */
-MEMOI void memoi_rows_need_all(memoi_rows_planner* p) { p->clock.enough_s = HUGE_VAL; }
+MEMOI void memoi_rows_time_all(memoi_rows_planner* p) { p->clock.enough_s = HUGE_VAL; }
 
 /* Scores p->trial.  A better trial becomes p->best, and the result is 1. */
 MEMOI int memoi_rows_try(memoi_rows_planner* p) {

@@ -4,7 +4,10 @@
  * Knows: tables, their scores and budgets.  Knows nothing of what limits the step of a plan.
  *
  * Random changes, kept if the table is better or hardly worse (simulated annealing).  A change
- * gives a bundle another cell in layers of a kind, or in neighboring layers.  Memory joins the
+ * (memoi_rows_change, to which new ones belong) gives a bundle another cell in layers of a kind or
+ * in neighboring layers, or exchanges the cells of two layers.  It gives each bundle a new version,
+ * by which bytes are added up later, lists the layers, and returns 0 if it left all as it was.
+ * Some rounds change pairs of cells instead (memoi_rows_change_cell).  Memory joins the
  * bundles: after a change another bundle takes the free bytes, or gives up the missing bytes, in as
  * many layers or tiles as necessary; often in the same layers, because other layers may have no
  * time to copy the bytes.
@@ -190,12 +193,14 @@ MEMOI int memoi_rows_refit(memoi_rows_planner* p) {
     return pick.more && memoi_rows_convert(p, &pick, pick.n_layers);
 }
 
-/* Tries a change of p->here, and takes it if it is better, or longer by at most a share. */
+/* Tries a change of p->here, and takes it if it is better, or longer by at most a share.
+ * Otherwise nothing is undone: the next call copies p->here again.  memoi_rows_try takes the best
+ * table. */
 MEMOI void memoi_rows_try_change(memoi_rows_planner* p, double heat) {
     const memoi_rows_score *here = &p->here.score, *trial = &p->trial.score;
     int is_changed = 0;
     int64_t k;
-    memoi_rows_need_no_longer(p, here, here->step_s * (1 + heat));
+    memoi_rows_set_enough(p, here, here->step_s * (1 + heat));
     memoi_rows_copy(p, &p->here, &p->trial);
     p->n_changed = 0;
     for (k = 1 + memoi_rows_random(p, 3); k > 0; k--) is_changed |= memoi_rows_change(p);
@@ -234,7 +239,7 @@ MEMOI int memoi_rows_change_cell(memoi_rows_planner* p, int64_t change) {
  * tables come so far. */
 MEMOI int memoi_rows_try_pair(memoi_rows_planner* p, int64_t* n_seen) {
     const int64_t n = MEMOI_ROWS_NEXTS * p->n_cells;
-    memoi_rows_need_no_longer(p, &p->best.score, 0);
+    memoi_rows_set_enough(p, &p->best.score, 0);
     for (int k = 0; k < 64 && *n_seen / n <= n / 2; k++) { /* those that may not be take time too */
         const int64_t one = *n_seen % n, apart = *n_seen / n, other = (one + apart) % n;
         ++*n_seen;
@@ -252,7 +257,7 @@ MEMOI int memoi_rows_try_pair(memoi_rows_planner* p, int64_t* n_seen) {
  * of places in front of a file. */
 MEMOI void memoi_rows_set_desc(memoi_rows_planner* p, const memo_swap_plan_desc* desc) {
     const int64_t places_bytes = p->desc->spill_bytes ? p->desc->host_bytes : 0;
-    if (places_bytes != (desc->spill_bytes ? desc->host_bytes : 0)) p->times++;
+    if (places_bytes != (desc->spill_bytes ? desc->host_bytes : 0)) p->times_version++;
     p->desc = p->clock.desc = desc;
 }
 
@@ -289,7 +294,7 @@ MEMOI int memoi_rows_gains(const memoi_rows_planner* p, double excess_bytes, dou
  * table of few layers is far from others that are as good.  Tables that do not fit are accepted
  * only on the way from one that fits less.  Some rounds try pairs in turn.  In some rounds of a
  * whole search tables may take 1/16 or 1/8 less host memory than the best: a limit that is near
- * leads elsewhere.  n_parts: takes at most so small a part of the time. */
+ * leads elsewhere.  n_parts: makes so small a part of the trials. */
 MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     static const double hotter[] = {0.03, 0.3, 3}; /* in rounds by turns */
     const memo_swap_plan_desc* wide = p->desc;
@@ -315,7 +320,7 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
             p->best.score.sizes.host_bytes / 16 * (15 - round / MEMOI_ROWS_CYCLE % 2);
         if (is_whole && round % MEMOI_ROWS_CYCLE == 1 && excess_bytes <= 0 && narrow.host_bytes) {
             memoi_rows_set_desc(p, &narrow);
-            memoi_rows_need_all(p);
+            memoi_rows_time_all(p);
             memoi_rows_score_trial(p);
         }
         memoi_rows_copy(p, &p->trial, &p->here);
@@ -323,7 +328,7 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
         if (p->desc != wide) memoi_rows_set_desc(p, wide);
         n_quiet = memoi_rows_gains(p, excess_bytes, step_s) ? 0 : n_quiet + 1;
     }
-    memoi_rows_need_all(p);
+    memoi_rows_time_all(p);
 }
 
 /* The trial becomes the table of an alpha. */
@@ -342,9 +347,9 @@ MEMOI int64_t memoi_rows_try_alphas(memoi_rows_planner* p) {
     for (;; step = memob_max(step / 16, 1)) {
         for (int64_t k = low; k < high + step; k += step) {
             memoi_rows_set_alpha(p, memob_min(k, high));
-            memoi_rows_need_no_longer(p, &p->best.score, 0);
+            memoi_rows_set_enough(p, &p->best.score, 0);
             if (memoi_rows_try(p)) best = memob_min(k, high);
-            memoi_rows_need_all(p);
+            memoi_rows_time_all(p);
         }
         if (step == 1) return best;
         low = memob_max(best - step, 0);
@@ -383,7 +388,7 @@ MEMOI void memoi_rows_fill_by_worth(memoi_rows_planner* p) {
         pick.next = i % 2 ? MEMO_ROWS_KEPT : p->n_tiles;
         pick.b = p->by_worth[i / 2];
         for (int64_t count = p->n_layers; count > 0;) {
-            memoi_rows_need_no_longer(p, &p->here.score, p->here.score.step_s);
+            memoi_rows_set_enough(p, &p->here.score, p->here.score.step_s);
             if (memoi_rows_take_more(p, &pick, count) && !is_full) (void)memoi_rows_try(p);
             if (!is_full && memoi_rows_is_better(&p->trial.score, &p->here.score)) {
                 memoi_rows_copy(p, &p->trial, &p->here);
@@ -392,7 +397,7 @@ MEMOI void memoi_rows_fill_by_worth(memoi_rows_planner* p) {
                 if (!is_known && p->trial.score.excess_bytes > 0)
                     is_known = 1, is_full = memoi_rows_lacks_room(p, &pick);
             }
-            memoi_rows_need_all(p);
+            memoi_rows_time_all(p);
         }
     }
 }

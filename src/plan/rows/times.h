@@ -244,7 +244,7 @@ MEMOI int32_t memob_rows_n_batches(const memo_swap_plan_desc* desc) {
 }
 
 /* From now on a walk of n micro-batches ends where it takes longer than enough_s. */
-MEMOI void memoi_rows_limit(memoi_rows_clock* c, double enough_s, int32_t n) {
+MEMOI void memoi_rows_set_left(memoi_rows_clock* c, double enough_s, int32_t n) {
     const double span_s = (c->least_s / memob_rows_n_batches(c->desc) + c->recompute_s) * n;
     c->is_long = 0;
     c->left_s = (1 + 1e-9) * enough_s - span_s + 1e-9 * span_s;
@@ -320,7 +320,7 @@ MEMOI double memoi_rows_steady(memoi_rows_clock* c, int32_t n) {
     memoi_rows_left(&c->now, left_s);
     for (int32_t k = 0; k < MEMOI_ROWS_STEPS && !is_steady; k++) {
         memcpy(before_s, left_s, sizeof before_s);
-        memoi_rows_limit(c, k >= least ? c->enough_s : HUGE_VAL, n);
+        memoi_rows_set_left(c, k >= least ? c->enough_s : HUGE_VAL, n);
         step_s = memoi_rows_batches(c, n);
         if (c->is_long) break;
         memoi_rows_left(&c->now, left_s);
@@ -347,7 +347,7 @@ MEMOI double memoi_rows_step(memoi_rows_clock* c) {
     memob_sink_forget(of);
 
     if (!c->states) {
-        memoi_rows_limit(c, c->enough_s / n, 1);
+        memoi_rows_set_left(c, c->enough_s / n, 1);
         batch_s = memoi_rows_batches(c, 1);
         if (c->is_long) {
             memob_step_abandon(c->step);

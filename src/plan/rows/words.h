@@ -2,7 +2,8 @@
 #include "memo/swap_rows.h"
 #include "memo/text.h"
 /* --- >>row words ---
- * Knows: tables of rows, and predicted times, in words.  Knows nothing of planning. */
+ * Knows: tables of rows, and predicted times, in words.  Knows nothing of planning, and not of the
+ * reason of a plan (>>row limits). */
 
 /* Swapped; -1: kept, -2: the layer lacks the tensor. */
 MEMOI int64_t memoi_rows_tiles(const memo_swap_desc* desc, int32_t layer, int32_t t) {
