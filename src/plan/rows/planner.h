@@ -96,9 +96,11 @@ typedef struct memoi_rows_planner {
     int32_t* picked;       /* the layers that a change may concern, in order */
     int32_t* changed;      /* those that the last change concerned, in order */
     int32_t n_changed;
-    int lacks_memory;                         /* for the law of a trial: the search has failed */
-    int meets_host;                           /* the host's limit has mattered to a search */
-    int64_t n_scored;                         /* trials that were not known */
+    double *stalls_s, stalled_s; /* before each visit of the latest table taken; their sum */
+    int is_timed;                /* the trial has just been timed */
+    int lacks_memory;            /* for the law of a trial: the search has failed */
+    int meets_host;              /* the host's limit has mattered to a search */
+    int64_t n_scored;            /* trials that were not known */
     memoi_rows_table trial, here, best, plan; /* plan: whose limit is named */
     memoi_rows_table first;                   /* the best before tables are searched */
     int is_uniform;                           /* searches change all layers of a kind */
@@ -329,6 +331,8 @@ MEMOI memo_status memoi_rows_prepare(memoi_rows_planner* p, const memo_swap_plan
     p->known_cells = MEMOB_ARRAY_OF_ANY(a, int64_t, p->n_known * n_cells);
     p->picked = MEMOB_ARRAY(a, int32_t, p->n_layers);
     p->changed = MEMOB_ARRAY(a, int32_t, p->n_layers);
+    p->stalls_s = MEMOB_ARRAY(a, double, p->clock.order.n_visits);
+    p->clock.stalls_s = MEMOB_ARRAY(a, double, p->clock.order.n_visits);
     for (size_t k = 0; k < sizeof tables / sizeof tables[0]; k++) {
         tables[k]->cells = MEMOB_ARRAY(a, int64_t, n_cells);
         tables[k]->versions = MEMOB_ARRAY(a, int64_t, swap->n_tensors);

@@ -59,7 +59,7 @@ MEMOI int memoi_rows_time_trial(memoi_rows_planner* p) {
     score->stall_s = p->clock.now.stall_s;
     score->update_s = p->clock.update_s;
     memcpy(score->copied_bytes, p->clock.now.copied_bytes, sizeof score->copied_bytes);
-    return !p->clock.is_long;
+    return p->is_timed = !p->clock.is_long;
 }
 
 /* Scores the trial.  A search comes to the same tables again and again, above all if they have few

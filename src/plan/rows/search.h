@@ -7,7 +7,8 @@
  * (memoi_rows_change, to which new ones belong) gives a bundle another cell in layers of a kind or
  * in neighboring layers, or exchanges the cells of two layers.  It gives each bundle a new version,
  * by which bytes are added up later, lists the layers, and returns 0 if it left all as it was.
- * Some rounds change pairs of cells instead (memoi_rows_change_cell).  Memory joins the
+ * Some changes are of cells near visits before which the step waits for copies, and some rounds
+ * change pairs of cells instead (memoi_rows_change_cell).  Memory joins the
  * bundles: after a change another bundle takes the free bytes, or gives up the missing bytes, in as
  * many layers or tiles as necessary; often in the same layers, because other layers may have no
  * time to copy the bytes.
@@ -16,12 +17,14 @@
 
 /* The number of trials, and of cells and states that all trials may visit. */
 #define MEMOI_ROWS_TRIALS_MAX   150000
+#define MEMOI_ROWS_TRIALS_WHOLE 37500 /* of a whole search, which begins with what others found */
 #define MEMOI_ROWS_TRIALS_LEAST 1000
 #define MEMOI_ROWS_LOOKS_MAX    24000000
 #define MEMOI_ROWS_ROUNDS       32 /* of all trials */
 #define MEMOI_ROWS_QUIET        8  /* a search ends with so many rounds that gain nothing */
 #define MEMOI_ROWS_KNOWN_SHARE  4  /* most trials of known tables, over the others */
 #define MEMOI_ROWS_CYCLE        4  /* rounds, of which one tries pairs, and one less host memory */
+#define MEMOI_ROWS_RELIEVED     4  /* a copy in the way of a visit is of one of so many visits */
 #define MEMOI_ROWS_GAIN         1e-5 /* the least share of a step that counts */
 /* How much longer a step is accepted at first: a change of one of few layers makes more. */
 #define MEMOI_ROWS_HEAT       0.0001
@@ -32,6 +35,7 @@ MEMOI int64_t memoi_rows_random(memoi_rows_planner* p, int64_t n) {
     p->random ^= p->random << 13;
     p->random ^= p->random >> 7;
     p->random ^= p->random << 17;
+    if (n < (int64_t)1 << 31) return (int64_t)((p->random >> 32) * (uint64_t)n >> 32); /* fast */
     return (int64_t)((p->random >> 1) % (uint64_t)n);
 }
 
@@ -137,12 +141,50 @@ MEMOI int memoi_rows_exchange(memoi_rows_planner* p, int32_t b) {
     return 1;
 }
 
+/* Keeps the stalls of the trial, which is taken, if it has just been timed. */
+MEMOI void memoi_rows_note_stalls(memoi_rows_planner* p) {
+    const int32_t n_visits = p->clock.order.n_visits;
+    if (!p->is_timed) return;
+    p->stalled_s = 0;
+    for (int32_t v = 0; v < n_visits; v++) p->stalled_s += p->stalls_s[v] = p->clock.stalls_s[v];
+}
+
+/* Moves less near a visit before which the step waits, the longer the more often: a cell there or a
+ * few visits before, whose copies are in the way, is kept, recomputed, or a tile less; 0: nothing
+ * is different. */
+MEMOI int memoi_rows_relieve(memoi_rows_planner* p) {
+    const memob_swap_placement* order = &p->clock.order;
+    const int32_t before = (int32_t)memoi_rows_random(p, MEMOI_ROWS_RELIEVED);
+    const int64_t which = memoi_rows_random(p, 3);
+    int32_t b = (int32_t)memoi_rows_random(p, p->n_bundles), layer, n = p->n_bundles;
+    double left_s = p->stalled_s * (double)memoi_rows_random(p, 1 << 20) / (1 << 20);
+    int64_t *cells = p->trial.cells, next;
+    int32_t v = 0;
+    while (v < order->n_visits - 1 && (left_s -= p->stalls_s[v]) >= 0) v++;
+    layer = order->visits[(v + order->n_visits - before) % order->n_visits].layer;
+
+    /* The next bundle that moves there. */
+    while (n > 0 && cells[(int64_t)b * p->n_layers + layer] <= 0) b = (b + 1) % p->n_bundles, n--;
+    if (!n) return 0;
+    cells += (int64_t)b * p->n_layers;
+    next = which ? MEMO_ROWS_KEPT : 0;
+    if (which == 2) next = cells[layer] - 1;
+    if (!memoi_rows_is_valid(p, layer, b, next)) return 0;
+    cells[layer] = next;
+    p->n_changed = 1;
+    p->changed[0] = layer;
+    p->trial.versions[b] = ++p->n_versions;
+    return 1;
+}
+
 /* Changes one bundle of the trial in one, some or all of the layers picked; 0: nothing is
  * different. */
 MEMOI int memoi_rows_change(memoi_rows_planner* p) {
     const int is_any = !memoi_rows_random(p, 4);
     const int32_t other = (int32_t)memoi_rows_random(p, p->n_layers);
     memoi_rows_pick pick;
+    if (p->stalled_s > 0 && !p->is_uniform && !memoi_rows_random(p, 3))
+        return memoi_rows_relieve(p);
     memoi_rows_choose(p, is_any, 0, &pick);
     if (!p->is_uniform && !memoi_rows_random(p, 8)) return memoi_rows_exchange(p, pick.b);
     switch (memoi_rows_random(p, 4)) {
@@ -200,6 +242,7 @@ MEMOI void memoi_rows_try_change(memoi_rows_planner* p, double heat) {
     const memoi_rows_score *here = &p->here.score, *trial = &p->trial.score;
     int is_changed = 0;
     int64_t k;
+    p->is_timed = 0;
     memoi_rows_set_enough(p, here, here->step_s * (1 + heat));
     memoi_rows_copy(p, &p->here, &p->trial);
     p->n_changed = 0;
@@ -211,8 +254,10 @@ MEMOI void memoi_rows_try_change(memoi_rows_planner* p, double heat) {
     while (k > 0 && !memoi_rows_refit(p)) k--;
     if (k > 0) (void)memoi_rows_try(p);
     if (memoi_rows_is_better(trial, here) ||
-        (trial->excess_bytes <= 0 && trial->step_s <= here->step_s * (1 + heat)))
+        (trial->excess_bytes <= 0 && trial->step_s <= here->step_s * (1 + heat))) {
         memoi_rows_copy(p, &p->trial, &p->here);
+        memoi_rows_note_stalls(p);
+    }
 }
 
 /* What a cell of the best table may become: kept, swapped, recomputed, a tile less or more. */
@@ -304,8 +349,8 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     const int64_t n_cells = (int64_t)p->clock.order.n_visits / 2 * p->desc->swap->n_tensors +
                             6 * n_states; /* three passes of two steps */
     const int64_t n_looks = memob_max(MEMOI_ROWS_LOOKS_MAX / n_cells, MEMOI_ROWS_TRIALS_LEAST);
-    const int64_t n_trials =
-        memob_min(n_looks, MEMOI_ROWS_TRIALS_MAX) / MEMOI_ROWS_ROUNDS / n_parts + 2;
+    const int64_t n_most = memob_min(MEMOI_ROWS_TRIALS_MAX / n_parts, MEMOI_ROWS_TRIALS_WHOLE);
+    const int64_t n_trials = memob_min(n_looks / n_parts, n_most) / MEMOI_ROWS_ROUNDS + 2;
     const int is_whole = n_parts == 1 && p->aim.effort == MEMOI_ROWS_EFFORT_WHOLE;
     int64_t n_seen = 0;
 

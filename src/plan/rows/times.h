@@ -123,6 +123,7 @@ typedef struct memoi_rows_clock {
     memob_sink sink;            /* without states */
     memob_step *step, own_step; /* of the states; without: own_step */
     double update_s;            /* of the update after the micro-batches */
+    double *stalls_s, before_s; /* before each row visit of the micro-batch; before the latest */
 
     /* A walk ends where its step takes longer than enough_s, whatever comes behind: less is left
      * for waits, updates and slower computation. */
@@ -204,6 +205,8 @@ MEMOI memo_status memoi_rows_compute(void* clock, const memob_visit* visit, int 
         const int32_t layer = c->order.visits[visit->row].layer;
         const double span_s = (is_backward ? c->order.sums[layer].recompute_s : 0) +
                               c->layers[layer].compute_s[is_backward];
+        c->stalls_s[visit->row] = c->now.stall_s - c->before_s;
+        c->before_s = c->now.stall_s;
         memob_clock_compute(&c->now, span_s);
         c->computed_s += span_s;
     }
@@ -229,6 +232,7 @@ MEMOI int memoi_rows_walk_batch(memoi_rows_clock* c, int is_last, memoi_rows_pac
     const double begin_s = c->now.time_s[0], stalled_s = c->now.stall_s;
     const double copied[2] = {c->now.copied_bytes[0], c->now.copied_bytes[1]};
     c->now.late_s = 0;
+    c->before_s = stalled_s;
     (void)memob_states_walk(c->states, c->step, &c->rows, is_last, memoi_rows_compute, c, NULL);
     pace->compute_s = c->now.time_s[0] - begin_s;
     pace->stall_s = c->now.stall_s - stalled_s;
