@@ -5671,7 +5671,6 @@ MEMOI int32_t memob_rows_n_batches(const memo_swap_plan_desc* desc) {
 /* From now on a walk of n micro-batches ends where it takes longer than enough_s. */
 MEMOI void memoi_rows_set_left(memoi_rows_clock* c, double enough_s, int32_t n) {
     const double span_s = (c->least_s / memob_rows_n_batches(c->desc) + c->recompute_s) * n;
-    c->is_long = 0;
     c->left_s = (1 + 1e-9) * enough_s - span_s + 1e-9 * span_s;
 }
 

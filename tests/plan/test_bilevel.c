@@ -461,6 +461,17 @@ TEST(another_trace_is_refused) {
     other = layered(s);
     memo_plan_desc desc = {.trace = other};
     CHECK_ERROR(memo_plan_solve(plan, &desc, &error), INVALID_ARGUMENT, "desc.trace");
+
+    /* As many buffers, but a free less; as many mallocs and frees, but a buffer more. */
+    desc.trace = trace;
+    const int64_t n_requests = trace->n_requests;
+    while (trace->requests[trace->n_requests - 1].kind != MEMO_REQUEST_FREE) trace->n_requests--;
+    trace->n_requests--;
+    CHECK_ERROR(memo_plan_solve(plan, &desc, &error), INVALID_ARGUMENT, "desc.trace");
+    trace->n_requests = n_requests;
+    trace->n_buffers++;
+    CHECK_ERROR(memo_plan_solve(plan, &desc, &error), INVALID_ARGUMENT, "desc.trace");
+    trace->n_buffers--;
     memo_plan_destroy(plan);
     CHECK_OK(memo_plan_create(0, 0, 1, &plan, &error));
     plan_with(plan, NULL, MEMO_PLAN_ENGINE_BILEVEL, 10);

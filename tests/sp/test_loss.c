@@ -568,6 +568,22 @@ static memo_loss_desc small_loss(thread_rank* rank, const int32_t* labels,
     return desc;
 }
 
+/* Without a label the mean is 0. */
+static memo_status no_label_rank(thread_rank* rank, memo_error* e) {
+    static const int32_t labels[3] = {-1, -1, -1};
+    memo_loss_tensors tensors;
+    memo_loss_desc desc = small_loss(rank, labels, &tensors);
+    own_loss* loss = NULL;
+    double sums[3] = {0, 0, 0}, mean = 7;
+    tensors.sums = sums;
+    memo_status status = memo_loss_create(&desc, &loss, e);
+    if (!status) status = memo_loss_run(loss, &tensors, e);
+    if (!status) status = memo_loss_read(loss, sums, &mean, e);
+    if (!status) CHECK(mean >= 0 && mean <= 0);
+    return status;
+}
+TEST(the_mean_of_no_label_is_zero) { CHECK_OK(thread_ranks_run(1, no_label_rank, NULL, &error)); }
+
 /* One rank of several has a label beyond the vocabulary in its own rows; all learn of it where they
  * read the loss. */
 static memo_status invalid_label_rank(thread_rank* rank, memo_error* e) {
