@@ -6409,7 +6409,7 @@ MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_
 #define MEMOI_ROWS_TRIALS_MAX   150000
 #define MEMOI_ROWS_TRIALS_WHOLE 37500 /* of a whole search, which begins with what others found */
 #define MEMOI_ROWS_TRIALS_LEAST 1000
-#define MEMOI_ROWS_LOOKS_MAX    24000000
+#define MEMOI_ROWS_LOOKS_MAX    48000000
 #define MEMOI_ROWS_ROUNDS       32 /* of all trials */
 #define MEMOI_ROWS_QUIET        8  /* a search ends with so many rounds that gain nothing */
 #define MEMOI_ROWS_KNOWN_SHARE  4  /* most trials of known tables, over the others */

@@ -439,7 +439,7 @@ TEST(pauses_leave_no_trace_but_a_sync) {
     CHECK_OK(memo_event_query(d, g.event, &is_done, &error));
     CHECK_OK(memo_stream_synchronize(d, later, &error));
     CHECK_OK(memo_stream_synchronize(d, g.compute, &error));
-    memo_recorder_resume(g.recorder);           /* 1 to 3 */
+    memo_recorder_resume(g.recorder); /* 1 to 3 */
     memo_recorder_resume(g.recorder);
     CHECK_OK(memo_event_wait(d, g.event, g.compute, &error)); /* recorded outside: covered */
     CHECK_OK(memo_event_synchronize(d, g.event, &error));
