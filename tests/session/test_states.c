@@ -816,7 +816,7 @@ static void random_pair(trainer* t, timed* times, int64_t* small, int64_t* large
 
 /* With more memory on the device, on the host or in a file no plan is slower, but for what the search
  * leaves: a random walk ends elsewhere under another limit.  Of 1,000 pairs four were, by at most
- * .26 %, all with more host memory. */
+ * .26 %, three with more host memory. */
 TEST(more_memory_is_never_slower) {
     const int n = memo_test_cases(4, 2000);
     int n_faster = 0, n_slower = 0, n_none = 0;
