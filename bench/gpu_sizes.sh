@@ -73,7 +73,7 @@ draw() { # numbers of `points` to a picture
                 line(x(sizes[i] / 1024), top, x(sizes[i] / 1024), y(0), "stroke=\"#b0b0b0\" stroke-dasharray=\"3 4\"")
                 text(x(sizes[i] / 1024), y(0) + 18, "middle", names[i], "#404040")
             }
-            text(left + width / 2, y(0) + 38, "middle", "memory of the GPU, GB", "#404040")
+            text(left + width / 2, y(0) + 38, "middle", "memory of the GPU, as sold, GB", "#404040")
             flat("keep", keep, ""); flat("recompute", recompute, "")
             printf "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"3\" points=\"", memo
             for (i = 1; i <= n; i++) printf "%.1f,%.1f ", x(gib[i]), y(rate[i])
