@@ -5881,7 +5881,7 @@ typedef struct memoi_rows_planner {
     int32_t* changed;      /* those that the last change concerned, in order */
     int32_t n_changed;
     double *stalls_s, stalled_s; /* before each visit of the latest table taken; their sum */
-    int is_timed;                /* the trial has just been timed */
+    int is_timed;                /* a trial of the latest change was */
     int lacks_memory;            /* for the law of a trial: the search has failed */
     int meets_host;              /* the host's limit has mattered to a search */
     int64_t n_scored;            /* trials that were not known */
@@ -6531,7 +6531,17 @@ MEMOI int memoi_rows_exchange(memoi_rows_planner* p, int32_t b) {
     return 1;
 }
 
-/* Keeps the stalls of the trial, which is taken, if it has just been timed. */
+/* Gives a cell of the trial another value; 0: the layer may not have it. */
+MEMOI int memoi_rows_set_cell(memoi_rows_planner* p, int64_t at, int64_t next) {
+    const int32_t b = (int32_t)(at / p->n_layers);
+    if (!memoi_rows_is_valid(p, (int32_t)(at % p->n_layers), b, next)) return 0;
+    p->trial.cells[at] = next;
+    p->trial.versions[b] = ++p->n_versions;
+    return 1;
+}
+
+/* Keeps the stalls of the latest trial that was timed, if one was in this change: of the table that
+ * is taken, or, if that was known, of the same before its refit. */
 MEMOI void memoi_rows_note_stalls(memoi_rows_planner* p) {
     const int32_t n_visits = p->clock.order.n_visits;
     if (!p->is_timed) return;
@@ -6548,7 +6558,8 @@ MEMOI int memoi_rows_relieve(memoi_rows_planner* p) {
     const int64_t which = memoi_rows_random(p, 3);
     int32_t b = (int32_t)memoi_rows_random(p, p->n_bundles), layer, n = p->n_bundles;
     double left_s = p->stalled_s * (double)memoi_rows_random(p, 1 << 20) / (1 << 20);
-    int64_t *cells = p->trial.cells, next;
+    const int64_t* cells = p->trial.cells;
+    int64_t at, next;
     int32_t v = 0;
     while (v < order->n_visits - 1 && (left_s -= p->stalls_s[v]) >= 0) v++;
     layer = order->visits[(v + order->n_visits - before) % order->n_visits].layer;
@@ -6556,14 +6567,12 @@ MEMOI int memoi_rows_relieve(memoi_rows_planner* p) {
     /* The next bundle that moves there. */
     while (n > 0 && cells[(int64_t)b * p->n_layers + layer] <= 0) b = (b + 1) % p->n_bundles, n--;
     if (!n) return 0;
-    cells += (int64_t)b * p->n_layers;
+    at = (int64_t)b * p->n_layers + layer;
     next = which ? MEMO_ROWS_KEPT : 0;
-    if (which == 2) next = cells[layer] - 1;
-    if (!memoi_rows_is_valid(p, layer, b, next)) return 0;
-    cells[layer] = next;
+    if (which == 2) next = cells[at] - 1;
+    if (!memoi_rows_set_cell(p, at, next)) return 0;
     p->n_changed = 1;
     p->changed[0] = layer;
-    p->trial.versions[b] = ++p->n_versions;
     return 1;
 }
 
@@ -6659,13 +6668,8 @@ MEMOI int memoi_rows_change_cell(memoi_rows_planner* p, int64_t change) {
     const int64_t cell = p->trial.cells[at];
     const int64_t nexts[MEMOI_ROWS_NEXTS] = {MEMO_ROWS_KEPT, p->n_tiles, 0, cell - 1, cell + 1};
     const int64_t next = nexts[which];
-    const int32_t b = (int32_t)(at / p->n_layers);
-    if (next == cell || (which > 2 && (next <= 0 || next >= p->n_tiles)) ||
-        !memoi_rows_is_valid(p, (int32_t)(at % p->n_layers), b, next))
-        return 0;
-    p->trial.cells[at] = next;
-    p->trial.versions[b] = ++p->n_versions;
-    return 1;
+    if (next == cell || (which > 2 && (next <= 0 || next >= p->n_tiles))) return 0;
+    return memoi_rows_set_cell(p, at, next);
 }
 
 /* Tries the next change of one or two cells of p->best: first all alone, then all pairs, those of
@@ -6882,7 +6886,7 @@ MEMOI void memoi_rows_find_table(memoi_rows_planner* p, int n_parts) {
  * A new limit is a value of memo_swap_limit, a case of memoi_rows_widen, and a place in both lists
  * of limits and in the names below. */
 
-/* A search takes so small a part of the most time if choices are ranked, if all layers of a kind
+/* A search makes so small a part of the trials if choices are ranked, if all layers of a kind
  * have the same rows, if limits are ranked, or if the gain is stated. */
 #define MEMOI_ROWS_PARTS_RANKED  32
 #define MEMOI_ROWS_PARTS_UNIFORM 16
@@ -12151,6 +12155,12 @@ MEMOI void memoi_planner_take(const memoi_planner* p, const memoi_choice* c) {
     memoi_session_settle(s);
 }
 
+/* All states are streamed, and the host updates them. */
+MEMOI memoi_choice memoi_choices_on_host(const memoi_choices* f, int32_t update_at) {
+    const memoi_choice choice = {f->n_all, 0, update_at, 1};
+    return choice;
+}
+
 /* The most states that a choice can spill. */
 MEMOI int64_t memoi_planner_most_spilled(const memoi_planner* p, const memoi_choice* c) {
     return p->session->desc.spill_directory && !c->is_on_host ? c->n_streamed : 0;
@@ -12490,7 +12500,7 @@ MEMOI void memoi_planner_plan_fewest(memoi_planner* p, memoi_choices* f, memoi_c
  * if it takes fewer bytes of the device. */
 MEMOI void memoi_planner_plan_host(memoi_planner* p, memoi_choices* f, memoi_choice c) {
     const memo_step_plan* plan = p->session->part->plan;
-    const memoi_choice on_host = {f->n_all, 0, c.update_at, 1};
+    const memoi_choice on_host = memoi_choices_on_host(f, c.update_at);
     const int64_t device_bytes = p->peak_bytes;
     c.n_streamed = plan->n_streamed;
     c.n_spilled = plan->n_spilled;
@@ -12505,7 +12515,7 @@ MEMOI void memoi_planner_plan_host(memoi_planner* p, memoi_choices* f, memoi_cho
 /* Ranks choices beside the stage that there is, which is of c, and plans the best. */
 MEMOI void memoi_planner_choose_ranked(memoi_planner* p, memoi_choices* f, memoi_choice c) {
     memo_session* s = p->session;
-    const memoi_choice on_host = {f->n_all, 0, c.update_at, 1};
+    const memoi_choice on_host = memoi_choices_on_host(f, c.update_at);
     memob_session_log(s, "session: planning which of %lld states of layers leave the device",
                       (long long)f->n_all);
     f->other_bytes = memoi_stage_other_bytes(p);
@@ -12527,8 +12537,8 @@ MEMOI void memoi_planner_choose_ranked(memoi_planner* p, memoi_choices* f, memoi
 MEMOI void memoi_planner_search(memoi_planner* p, memoi_choices* f, memoi_choice c) {
     memo_session* s = p->session;
     memo_step_plan* plan = s->part->plan;
-    const memoi_choice on_host = {f->n_all, 0, c.update_at, 1};
-    if (f->n_all && s->desc.update_on == MEMO_UPDATE_HOST) c = on_host;
+    if (f->n_all && s->desc.update_on == MEMO_UPDATE_HOST)
+        c = memoi_choices_on_host(f, c.update_at);
     memoi_planner_take(p, &c);
     memoi_stage_begin(p);
 

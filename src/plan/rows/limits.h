@@ -8,7 +8,7 @@
  * A new limit is a value of memo_swap_limit, a case of memoi_rows_widen, and a place in both lists
  * of limits and in the names below. */
 
-/* A search takes so small a part of the most time if choices are ranked, if all layers of a kind
+/* A search makes so small a part of the trials if choices are ranked, if all layers of a kind
  * have the same rows, if limits are ranked, or if the gain is stated. */
 #define MEMOI_ROWS_PARTS_RANKED  32
 #define MEMOI_ROWS_PARTS_UNIFORM 16

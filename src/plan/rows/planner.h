@@ -97,7 +97,7 @@ typedef struct memoi_rows_planner {
     int32_t* changed;      /* those that the last change concerned, in order */
     int32_t n_changed;
     double *stalls_s, stalled_s; /* before each visit of the latest table taken; their sum */
-    int is_timed;                /* the trial has just been timed */
+    int is_timed;                /* a trial of the latest change was */
     int lacks_memory;            /* for the law of a trial: the search has failed */
     int meets_host;              /* the host's limit has mattered to a search */
     int64_t n_scored;            /* trials that were not known */

@@ -141,7 +141,17 @@ MEMOI int memoi_rows_exchange(memoi_rows_planner* p, int32_t b) {
     return 1;
 }
 
-/* Keeps the stalls of the trial, which is taken, if it has just been timed. */
+/* Gives a cell of the trial another value; 0: the layer may not have it. */
+MEMOI int memoi_rows_set_cell(memoi_rows_planner* p, int64_t at, int64_t next) {
+    const int32_t b = (int32_t)(at / p->n_layers);
+    if (!memoi_rows_is_valid(p, (int32_t)(at % p->n_layers), b, next)) return 0;
+    p->trial.cells[at] = next;
+    p->trial.versions[b] = ++p->n_versions;
+    return 1;
+}
+
+/* Keeps the stalls of the latest trial that was timed, if one was in this change: of the table that
+ * is taken, or, if that was known, of the same before its refit. */
 MEMOI void memoi_rows_note_stalls(memoi_rows_planner* p) {
     const int32_t n_visits = p->clock.order.n_visits;
     if (!p->is_timed) return;
@@ -158,7 +168,8 @@ MEMOI int memoi_rows_relieve(memoi_rows_planner* p) {
     const int64_t which = memoi_rows_random(p, 3);
     int32_t b = (int32_t)memoi_rows_random(p, p->n_bundles), layer, n = p->n_bundles;
     double left_s = p->stalled_s * (double)memoi_rows_random(p, 1 << 20) / (1 << 20);
-    int64_t *cells = p->trial.cells, next;
+    const int64_t* cells = p->trial.cells;
+    int64_t at, next;
     int32_t v = 0;
     while (v < order->n_visits - 1 && (left_s -= p->stalls_s[v]) >= 0) v++;
     layer = order->visits[(v + order->n_visits - before) % order->n_visits].layer;
@@ -166,14 +177,12 @@ MEMOI int memoi_rows_relieve(memoi_rows_planner* p) {
     /* The next bundle that moves there. */
     while (n > 0 && cells[(int64_t)b * p->n_layers + layer] <= 0) b = (b + 1) % p->n_bundles, n--;
     if (!n) return 0;
-    cells += (int64_t)b * p->n_layers;
+    at = (int64_t)b * p->n_layers + layer;
     next = which ? MEMO_ROWS_KEPT : 0;
-    if (which == 2) next = cells[layer] - 1;
-    if (!memoi_rows_is_valid(p, layer, b, next)) return 0;
-    cells[layer] = next;
+    if (which == 2) next = cells[at] - 1;
+    if (!memoi_rows_set_cell(p, at, next)) return 0;
     p->n_changed = 1;
     p->changed[0] = layer;
-    p->trial.versions[b] = ++p->n_versions;
     return 1;
 }
 
@@ -269,13 +278,8 @@ MEMOI int memoi_rows_change_cell(memoi_rows_planner* p, int64_t change) {
     const int64_t cell = p->trial.cells[at];
     const int64_t nexts[MEMOI_ROWS_NEXTS] = {MEMO_ROWS_KEPT, p->n_tiles, 0, cell - 1, cell + 1};
     const int64_t next = nexts[which];
-    const int32_t b = (int32_t)(at / p->n_layers);
-    if (next == cell || (which > 2 && (next <= 0 || next >= p->n_tiles)) ||
-        !memoi_rows_is_valid(p, (int32_t)(at % p->n_layers), b, next))
-        return 0;
-    p->trial.cells[at] = next;
-    p->trial.versions[b] = ++p->n_versions;
-    return 1;
+    if (next == cell || (which > 2 && (next <= 0 || next >= p->n_tiles))) return 0;
+    return memoi_rows_set_cell(p, at, next);
 }
 
 /* Tries the next change of one or two cells of p->best: first all alone, then all pairs, those of

@@ -90,6 +90,12 @@ MEMOI void memoi_planner_take(const memoi_planner* p, const memoi_choice* c) {
     memoi_session_settle(s);
 }
 
+/* All states are streamed, and the host updates them. */
+MEMOI memoi_choice memoi_choices_on_host(const memoi_choices* f, int32_t update_at) {
+    const memoi_choice choice = {f->n_all, 0, update_at, 1};
+    return choice;
+}
+
 /* The most states that a choice can spill. */
 MEMOI int64_t memoi_planner_most_spilled(const memoi_planner* p, const memoi_choice* c) {
     return p->session->desc.spill_directory && !c->is_on_host ? c->n_streamed : 0;
@@ -429,7 +435,7 @@ MEMOI void memoi_planner_plan_fewest(memoi_planner* p, memoi_choices* f, memoi_c
  * if it takes fewer bytes of the device. */
 MEMOI void memoi_planner_plan_host(memoi_planner* p, memoi_choices* f, memoi_choice c) {
     const memo_step_plan* plan = p->session->part->plan;
-    const memoi_choice on_host = {f->n_all, 0, c.update_at, 1};
+    const memoi_choice on_host = memoi_choices_on_host(f, c.update_at);
     const int64_t device_bytes = p->peak_bytes;
     c.n_streamed = plan->n_streamed;
     c.n_spilled = plan->n_spilled;
@@ -444,7 +450,7 @@ MEMOI void memoi_planner_plan_host(memoi_planner* p, memoi_choices* f, memoi_cho
 /* Ranks choices beside the stage that there is, which is of c, and plans the best. */
 MEMOI void memoi_planner_choose_ranked(memoi_planner* p, memoi_choices* f, memoi_choice c) {
     memo_session* s = p->session;
-    const memoi_choice on_host = {f->n_all, 0, c.update_at, 1};
+    const memoi_choice on_host = memoi_choices_on_host(f, c.update_at);
     memob_session_log(s, "session: planning which of %lld states of layers leave the device",
                       (long long)f->n_all);
     f->other_bytes = memoi_stage_other_bytes(p);
@@ -466,8 +472,8 @@ MEMOI void memoi_planner_choose_ranked(memoi_planner* p, memoi_choices* f, memoi
 MEMOI void memoi_planner_search(memoi_planner* p, memoi_choices* f, memoi_choice c) {
     memo_session* s = p->session;
     memo_step_plan* plan = s->part->plan;
-    const memoi_choice on_host = {f->n_all, 0, c.update_at, 1};
-    if (f->n_all && s->desc.update_on == MEMO_UPDATE_HOST) c = on_host;
+    if (f->n_all && s->desc.update_on == MEMO_UPDATE_HOST)
+        c = memoi_choices_on_host(f, c.update_at);
     memoi_planner_take(p, &c);
     memoi_stage_begin(p);
 
