@@ -16,20 +16,22 @@ out=$(mktemp) || exit 1
 trap 'rm -f "$out"' EXIT
 model=llama3.2-3b seq=32768 host_gib=112
 
-planned() { # POLICY BUDGET
+planned() { # POLICY --device-memory BUDGET [OPTION...]
     "$program" --dry-run --model $model --seq $seq --batch 1 --states bf16 --deterministic 0 --cluster h200 \
-        --host-memory ${host_gib}GiB --policy "$1" --device-memory "$2" >"$out" 2>&1
+        --host-memory ${host_gib}GiB --policy "$@" >"$out" 2>&1
 }
 
 point() { # POLICY BUDGET: its line, or an error
-    planned "$1" "$2" || { cat "$out" >&2; return 1; }
+    planned "$1" --device-memory "$2" || { cat "$out" >&2; return 1; }
+    rows=$(sed -n 's/^faster .* slices of \([0-9]*\) rows.*/\1/p' "$out")
+    [ -z "$rows" ] || planned "$1" --device-memory "$2" --slice-rows "$rows" || { cat "$out" >&2; return 1; }
     awk -v policy="$1" '/^memory /{ table = 1 } table && /^  device/ { gib = $(NF - 3) } /^rate / { print policy, gib, $2 }' "$out"
 }
 
 points() {
     point keep 1TiB && point recompute 1TiB || return 1
     if [ $# -eq 0 ]; then
-        ! planned memo 1GiB || return 1
+        ! planned memo --device-memory 1GiB || return 1
         point memo "$(sed -n 's/.*try --device-memory \([0-9]*[MG]iB\).*/\1/p' "$out" | head -n 1)" || return 1
         set -- 10 11 12 13 15 19 23 27 31 39 47 55 63 79 95 111 138
     fi

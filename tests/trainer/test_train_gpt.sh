@@ -202,6 +202,19 @@ clusters_have_the_types_of_gpus() { # test
     expect_same default.out out
 }
 
+# All rows just fit: slices leave room for more rows.  With more memory nothing is said.
+faster_slices_are_named() { # test
+    faster="$eight --model llama3.2-3b --host-memory 112GiB"
+    works $faster --device-memory 12.6GiB
+    expect_out '^faster    in slices of 16384 rows (--slice-rows): predicted [0-9.]* ms a step$'
+    all_ms=$(sed -n 's/^predicted \([0-9]*\).*/\1/p' out)
+    works $faster --device-memory 12.6GiB --slice-rows 16384
+    ms=$(sed -n 's/^predicted \([0-9]*\).*/\1/p' out)
+    [ "$((50 * ms))" -le "$((49 * all_ms))" ] || fail "slices take $ms ms, all rows $all_ms"
+    works $faster --device-memory 13GiB
+    ! grep '^faster' out || fail 'slices are named that are no faster'
+}
+
 # A name is a shape.  Numbers of parameters are those that the files of each model have.
 models_are_known_by_name() { # test
     for model in llama2-7b:6738.42 llama3-8b:8030.26 llama3-70b:70553.71 llama3.2-1b:1235.81 llama3.2-3b:3212.75 qwen2.5-7b:7615.62 \

@@ -509,6 +509,7 @@ static memo_status dry_run(job* j, memo_error* error) {
     print_choice(o, plan, o->profile || o->link_bandwidth > 0);
     print_plan(o, policy, plan);
     if (plan->times && plan->fits && o->flops > 0) print_rate(o, plan->times->step_s);
+    if (!refused && plan->times) print_faster_slices(o, plan);
     /* Each length is a plan: not for every budget. */
     if (!refused && (o->cluster || o->slice_rows) && o->device_memory && !gpt_is_mixed(&config) &&
         o->ring * o->ulysses == 1)

@@ -94,6 +94,9 @@ int run_fits(const train_options* o, memo_policy policy, int64_t most, int64_t* 
  * --slice-rows; 0: o has the largest slices that fit, and so has each length. */
 void print_longest(const train_options* o, int64_t given_rows);
 
+/* Prints the slices with which the plan's step is predicted to be faster, if there are such. */
+void print_faster_slices(const train_options* o, const memo_step_plan* plan);
+
 /* Prints the smallest device on which the model trains, if the host holds what leaves it. */
 void print_least(const train_options* o);
 
