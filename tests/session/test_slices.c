@@ -812,6 +812,31 @@ TEST(the_planner_chooses_the_size) {
     CHECK_IS(n_sliced, >, 1);
 }
 
+/* Sizes are tried until two are no better than the best, though all rows at once fit. */
+TEST(smaller_slices_are_tried_while_they_gain) {
+    enum { N = 16384, LEAST = N / 8 };
+    int n_after_three = 0;
+    for (int k = 0; k < memo_test_cases(1, 16); k++) {
+        static model m;
+        memo_profile profile;
+        double of_three_s = HUGE_VAL, best_s = HUGE_VAL;
+        table_init(&m, &profile, N);
+        m.t.desc.device_bytes = 6 * N * 768 + (int64_t)(16 + k) * N * 500;
+        own_step_plan* chosen = step_plan_of(&m.t.desc, &profile);
+        for (int64_t rows = N; rows >= LEAST; rows /= 2) {
+            m.t.desc.slice_rows = rows;
+            own_step_plan* plan = step_plan_of(&m.t.desc, &profile);
+            CHECK_CASE(plan->fits, "slices of %lld", (long long)rows);
+            best_s = fmin(best_s, plan->times->step_s);
+            if (rows >= N / 4) of_three_s = best_s;
+        }
+        CHECK_CASE(chosen->times->step_s <= 1.001 * best_s, "%g s in slices of %lld, not %g",
+                   chosen->times->step_s, (long long)chosen->swap.n_rows, best_s);
+        n_after_three += best_s < 0.999 * of_three_s;
+    }
+    CHECK_IS(n_after_three, >, 0);
+}
+
 /* Without enough host memory no size fits: the plan is the one that fits the device and lacks the
  * fewest bytes on the host. */
 TEST(the_nearest_size_is_returned) {

@@ -29,17 +29,19 @@ MEMOI double memoi_step_plan_cost(const memo_step_plan* plan) {
                                                     : 1e20 * (double)host_bytes;
 }
 
-/* Takes a trial that is better than the plan by a thousandth, or the first; destroys the other. */
-MEMOI void memoi_planner_take_better(memoi_planner* p, memo_step_plan** plan,
-                                     memo_step_plan* trial) {
+/* Takes a trial that is better than the plan by a thousandth, or the first; destroys the other.
+ * Returns whether the trial is better. */
+MEMOI int memoi_planner_take_better(memoi_planner* p, memo_step_plan** plan,
+                                    memo_step_plan* trial) {
     const double step_s = memoi_step_plan_cost(trial);
     const int is_better = !*plan || step_s < 0.999 * memoi_step_plan_cost(*plan);
     if (memob_step_plan_fits(trial) && (p->best_s <= 0 || step_s < p->best_s)) p->best_s = step_s;
     memo_step_plan_destroy(is_better ? *plan : trial);
     if (is_better) *plan = trial;
+    return is_better;
 }
 
-/* 1, 2, 4, ... slices, until the step fits; then two more sizes, of which one may be faster.  Sizes
+/* 1, 2, 4, ... slices, until the step fits and two more sizes are no better than the best.  Sizes
  * end where the trainer's functions cannot work with so many slices.  All ranks choose the same,
  * because sizes, times and this end are agreed. */
 MEMOI memo_status memoi_planner_plan_sizes(memoi_planner* p, const memo_session_desc* desc,
@@ -57,6 +59,7 @@ MEMOI memo_status memoi_planner_plan_sizes(memoi_planner* p, const memo_session_
         memo_step_plan* trial = NULL;
         memo_error failed;
         memo_status status;
+        int fits;
         own.slice_rows = memob_align_up((desc->n_rows - 1) / n_slices + 1, tile_rows);
         if (own.slice_rows == larger) break; /* a tile */
         if (n_slices > 1 && own.slice_rows < memob_max(tile_rows, MEMOI_SESSION_LEAST_SLICE)) break;
@@ -75,8 +78,8 @@ MEMOI memo_status memoi_planner_plan_sizes(memoi_planner* p, const memo_session_
             *plan = NULL;
             return status;
         }
-        n_fit += memob_step_plan_fits(trial);
-        memoi_planner_take_better(p, plan, trial);
+        fits = memob_step_plan_fits(trial);
+        n_fit = memoi_planner_take_better(p, plan, trial) ? fits : n_fit + fits;
     }
     return MEMO_STATUS_OK;
 }
@@ -104,7 +107,7 @@ MEMOI memo_status memoi_planner_plan_groups(memoi_planner* p, const memo_session
         status = memoi_planner_plan_sizes(p, &own, &trial, error);
         if (status) break;
         if (!memob_step_plan_fits(trial)) most = 0; /* nor do larger groups */
-        memoi_planner_take_better(p, plan, trial);
+        (void)memoi_planner_take_better(p, plan, trial);
     }
     return status;
 }
