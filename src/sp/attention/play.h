@@ -42,6 +42,12 @@ typedef struct memoi_play_actor {
     int32_t at;              /* in heap */
 } memoi_play_actor;
 
+/* An actor in the heap, with what it was placed by. */
+typedef struct memoi_play_place {
+    int64_t start, later;
+    int32_t actor;
+} memoi_play_place;
+
 typedef struct memoi_play {
     memoi_messages* m;
     int is_backward, is_fixed; /* the order of steps and crossings is given */
@@ -51,7 +57,8 @@ typedef struct memoi_play {
     int32_t *near, *ready; /* messages of each rank that are not brought */
     int32_t* sums;         /* crossings of each rank */
     memoi_play_actor* actors;
-    int32_t *heap, n_heap; /* of actors; the first one has the earliest start */
+    memoi_play_place* heap; /* of actors; the first one has the earliest start */
+    int32_t n_heap;
     int32_t n_left;
     int64_t pool_rows[2]; /* of keys, of held keys */
 } memoi_play;
@@ -198,6 +205,23 @@ MEMOI void memoi_play_look_holder(const memoi_play* p, memoi_play_actor* actor, 
     }
 }
 
+/* Is the link of what an actor begins free at its start?  Others may have taken it since the actor
+ * looked; nothing else makes a start later. */
+MEMOI int memoi_play_is_free(const memoi_play* p, int32_t a) {
+    const memoi_play_actor* actor = &p->actors[a];
+    const int link = a % 2 ? MEMOI_LINK_NODES : MEMOI_LINK_RING;
+    const int32_t r = a / 2;
+    int32_t other;
+    if (a % 2) {
+        other = p->m->crossings[actor->index].owner;
+    } else {
+        if (memoi_messages_is_own(&p->m->list[actor->index])) return 1;
+        other = p->m->list[actor->index].source;
+    }
+    return memoi_play_link(p, link, actor->is_given ? r : other, actor->is_given ? other : r) <=
+           actor->start;
+}
+
 /* Of what can begin at the same time, rows that cross are first; then the rank that has least to
  * compute. */
 MEMOI void memoi_play_look(const memoi_play* p, int32_t a) {
@@ -207,31 +231,32 @@ MEMOI void memoi_play_look(const memoi_play* p, int32_t a) {
     actor->later = a % 2 ? actor->is_given - 1 : p->ranks[a / 2].computes;
 }
 
-MEMOI int memoi_play_is_before(const memoi_play* p, int32_t a, int32_t b) {
-    const memoi_play_actor *x = &p->actors[a], *y = &p->actors[b];
+MEMOI int memoi_play_is_before(const memoi_play_place* x, const memoi_play_place* y) {
     if (x->start != y->start) return x->start < y->start;
-    return x->later != y->later ? x->later < y->later : a < b;
+    return x->later != y->later ? x->later < y->later : x->actor < y->actor;
 }
-MEMOI void memoi_play_put(memoi_play* p, int32_t i, int32_t a) {
-    p->heap[i] = a;
-    p->actors[a].at = i;
+MEMOI void memoi_play_put(memoi_play* p, int32_t i, memoi_play_place place) {
+    p->heap[i] = place;
+    p->actors[place.actor].at = i;
 }
 MEMOI void memoi_play_sift(memoi_play* p, int32_t a) {
-    int32_t i = p->actors[a].at;
-    while (i && memoi_play_is_before(p, a, p->heap[(i - 1) / 2])) {
-        memoi_play_put(p, i, p->heap[(i - 1) / 2]);
+    const memoi_play_actor* actor = &p->actors[a];
+    const memoi_play_place place = {actor->start, actor->later, a};
+    const memoi_play_place* heap = p->heap;
+    int32_t i = actor->at;
+    while (i && memoi_play_is_before(&place, &heap[(i - 1) / 2])) {
+        memoi_play_put(p, i, heap[(i - 1) / 2]);
         i = (i - 1) / 2;
     }
     for (;;) {
         int32_t child = 2 * i + 1;
         if (child >= p->n_heap) break;
-        child +=
-            child + 1 < p->n_heap && memoi_play_is_before(p, p->heap[child + 1], p->heap[child]);
-        if (!memoi_play_is_before(p, p->heap[child], a)) break;
-        memoi_play_put(p, i, p->heap[child]);
+        child += child + 1 < p->n_heap && memoi_play_is_before(&heap[child + 1], &heap[child]);
+        if (!memoi_play_is_before(&heap[child], &place)) break;
+        memoi_play_put(p, i, heap[child]);
         i = child;
     }
-    memoi_play_put(p, i, a);
+    memoi_play_put(p, i, place);
 }
 /* An actor may begin something earlier than before. */
 MEMOI void memoi_play_look_again(memoi_play* p, int32_t a) {
@@ -425,7 +450,7 @@ MEMOI void memoi_play_begin(memoi_play* p, memob_arrays* scratch) {
     p->ready = MEMOB_ARRAY(scratch, int32_t, n_messages + 1);
     p->sums = MEMOB_ARRAY(scratch, int32_t, n_crossings + 1);
     p->actors = MEMOB_ARRAY(scratch, memoi_play_actor, 2 * (int64_t)n);
-    p->heap = MEMOB_ARRAY(scratch, int32_t, 2 * (int64_t)n);
+    p->heap = MEMOB_ARRAY(scratch, memoi_play_place, 2 * (int64_t)n);
     p->pool_rows[0] = memoi_pool_rows(m->shape, MEMOI_POOL_KEYS);
     p->pool_rows[1] = memoi_pool_rows(m->shape, MEMOI_POOL_HELD);
     if (scratch->failed) return;
@@ -442,8 +467,9 @@ MEMOI void memoi_play_begin(memoi_play* p, memob_arrays* scratch) {
     for (int32_t a = 0; a < 2 * n; a++) {
         const int32_t* first = (a % 2 ? m->first_of_holder : m->first_of_rank) + a / 2;
         if (first[0] == first[1]) continue;
+        memoi_play_look(p, a);
         p->actors[a].at = p->n_heap++;
-        memoi_play_look_again(p, a);
+        memoi_play_sift(p, a);
     }
 }
 
@@ -456,11 +482,12 @@ MEMOI void memoi_play_pass(memoi_messages* m, int is_backward, int is_fixed,
     p.is_fixed = is_fixed;
     memoi_play_begin(&p, scratch);
     while (p.n_left && !scratch->failed) {
-        const int32_t a = p.heap[0];
+        const int32_t a = p.heap[0].actor;
         memoi_play_actor* actor = &p.actors[a];
         const int64_t start = actor->start;
-        memoi_play_look(&p, a); /* others may have taken its links since */
-        if (actor->start == start) {
+        if (!memoi_play_is_free(&p, a)) {
+            memoi_play_look(&p, a);
+        } else {
             MEMO_ASSERT(start < INT64_MAX); /* 1 */
             p.n_left--;
             if (a % 2)
