@@ -1,10 +1,10 @@
 /* test_sequence.c - attention of all layers in one object: any number of batches in flight, made
  * beside passes, against the fp64 reference of sp_attention_cases.h. */
-#include <stddef.h>
+#include "scarce.h"
 
 static void* counted_malloc(size_t n_bytes); /* memo's own bookkeeping */
+#undef MEMO_MALLOC
 #define MEMO_MALLOC(n_bytes) counted_malloc(n_bytes)
-#define MEMO_FREE(address)   free(address)
 #define MEMO_STATIC
 #define MEMO_IMPLEMENTATION
 #define MEMO_LOOK_IMPLEMENTATION
@@ -20,7 +20,7 @@ static void* counted_malloc(size_t n_bytes); /* memo's own bookkeeping */
 
 static __thread long long n_mallocs, failing_malloc; /* of this thread; 0: none fails */
 static void* counted_malloc(size_t n_bytes) {
-    return ++n_mallocs == failing_malloc ? NULL : malloc(n_bytes);
+    return ++n_mallocs == failing_malloc ? NULL : scarce_malloc(n_bytes);
 }
 
 #if defined(MEMO_TEST_VALGRIND) || defined(MEMO_TEST_TSAN)

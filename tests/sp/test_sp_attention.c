@@ -37,11 +37,11 @@
  *                                                what_sees_nothing_is_not_computed,
  *                                                bytes_follow_the_heads_that_ranks_need;
  *                                                test_sharding: who_holds_what_is_printed */
-#include <stddef.h>
+#include "scarce.h"
 
 static void* counted_malloc(size_t n_bytes); /* memo's own bookkeeping */
+#undef MEMO_MALLOC
 #define MEMO_MALLOC(n_bytes) counted_malloc(n_bytes)
-#define MEMO_FREE(address)   free(address)
 #define MEMO_STATIC
 #define MEMOI_POOL_ALIGNMENT pool_alignment
 static long pool_alignment = 8;
@@ -71,7 +71,7 @@ static long long failing_malloc; /* the request that fails; 0: none */
 static void* counted_malloc(size_t n_bytes) {
     return __atomic_add_fetch(&malloc_count, 1, __ATOMIC_RELAXED) == failing_malloc
                ? NULL
-               : malloc(n_bytes);
+               : scarce_malloc(n_bytes);
 }
 
 /* All random cases under `make test-all`; least where every instruction costs much. */

@@ -97,18 +97,16 @@ static memo_status memo_fault_agree(void* user, int64_t* values, int64_t n, memo
     if (status || !fault_strikes("agree")) return status;
     return memo_error_set(error, MEMO_STATUS_COMM, "agree: MEMO_FAULT");
 }
-/* These have no status. */
+static memo_status memo_fault_fetch(void* user, int32_t layer, int32_t state, int64_t at, void* to,
+                                    int64_t n_bytes, memo_error* error) {
+    const memo_session_desc* of = (const memo_session_desc*)user;
+    if (!fault_strikes("fetch")) return of->fetch(of->user, layer, state, at, to, n_bytes, error);
+    return memo_error_set(error, MEMO_STATUS_IO, "fetch: MEMO_FAULT");
+}
+/* It has no status. */
 static void memo_fault_update_host(void* user, int32_t layer, void* const* states) {
     const memo_session_desc* of = (const memo_session_desc*)user;
     of->update_host(of->user, layer, states);
-}
-static void memo_fault_verifying(void* user, memo_session* s, int32_t begins) {
-    const memo_session_desc* of = (const memo_session_desc*)user;
-    of->verifying(of->user, s, begins);
-}
-static double memo_fault_norm(void* user) {
-    const memo_session_desc* of = (const memo_session_desc*)user;
-    return of->norm(of->user);
 }
 
 /* The desc's functions with faults.  Its copy, which is their user, lives as long as the program. */
@@ -121,9 +119,8 @@ __attribute__((unused)) static memo_session_desc faulty_desc(const memo_session_
     if (own.function) own.function = memo_fault_##function;
     FAULTY_STEPS(FAULTY_USE)
     FAULTY_USE(agree, , )
+    FAULTY_USE(fetch, , )
     FAULTY_USE(update_host, , )
-    FAULTY_USE(verifying, , )
-    FAULTY_USE(norm, , )
     return own;
 }
 #define FAULTY_DESC(function, parameters, arguments)                                               \

@@ -19,10 +19,18 @@ static memo_error fuzz_error;
 static const char* fuzz_input = "input";                /* name of the input, for messages */
 __attribute__((unused)) static int64_t fuzz_n_accepted; /* inputs that were not refused */
 
+#if defined(MEMO_TEST_FAULTS) && defined(MEMO_H)
+#include "faults.h"
+#define FUZZ_END() faulty_end()
+#else
+#define FUZZ_END() ((void)0)
+#endif
+
 /* Unlike assert it stays in every build. */
 #define FUZZ_CHECK(condition)                                                                      \
     do {                                                                                           \
         if (!(condition)) {                                                                        \
+            FUZZ_END();                                                                            \
             fprintf(stderr, "%s:%d: %s is false for %s\n", __FILE__, __LINE__, #condition,         \
                     fuzz_input);                                                                   \
             abort();                                                                               \

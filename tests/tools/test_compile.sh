@@ -459,6 +459,14 @@ nights_are_counted() {
     ! bash .ci/counts "$folder/few" >"$folder/counted" && grep -q '^tsan: 1 tests, not ' "$folder/counted"
 }
 
+# The programs of tests/faults.sh are built at night alone, and give names of the public parts that may change.
+faults() { # COMPILER
+    for test in session/test_states sp/test_sp_attention; do
+        run $1 -std=c99 -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE $warnings -DMEMO_TEST_FAULTS -include tests/support/scarce.h -I. -Iextras \
+            -Iexamples -Itests/support -fsyntax-only tests/$test.c || return 1
+    done
+}
+
 # ---- the tests ----
 
 test_is "only memo_ is exported" exports $first_c c c99
@@ -509,6 +517,7 @@ test_is "no header uses another's memoi_" borrowings
 test_is "documents name what is there" names_in_documents
 test_with bash "a night runs every test program under each sanitizer" nights
 test_with bash "a night leaves logs, whose tests are counted" nights_are_counted
+test_is "programs in which a call fails compile" faults $first_c
 test_is "inputs of fuzzers lie in a folder of their kind" stray_inputs
 test_is "style: headers have at most 100 columns" columns
 test_is "a room has at most 950 lines" room_lines
