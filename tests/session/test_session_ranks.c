@@ -474,3 +474,60 @@ TEST(unequal_descs_are_refused) {
         }
     }
 }
+
+/* --- what attention over ranks keeps --- */
+
+static memo_item kept_items[2];
+
+static memo_status attend_nothing(void* user, memo_stream stream, const memo_attention_block* block,
+                                  memo_error* e) {
+    (void)user, (void)stream, (void)block, (void)e;
+    return MEMO_STATUS_OK;
+}
+
+static memo_status sequence_items(thread_rank* thread, memo_error* e) {
+    memo_sequence_desc desc = MEMO_ZERO(memo_sequence_desc);
+    memo_sequence* sequence = NULL;
+    desc.device = thread->device;
+    desc.stream = thread->stream;
+    desc.comm = thread->comm;
+    desc.ulysses = 8;
+    desc.n_tokens = 64; /* an item is of one row */
+    desc.n_layers = 32;
+    desc.n_q_heads = 32;
+    desc.n_kv_heads = 8;
+    desc.head_size = 128;
+    desc.type = MEMO_TYPE_BF16;
+    desc.n_in_flight = -1;
+    desc.attention.forward = attend_nothing;
+    desc.attention.backward = attend_nothing;
+    if (memo_sequence_create(&desc, &sequence, e)) return e->status;
+    if (!thread->comm->rank) memo_sequence_get_items(sequence, kept_items);
+    memo_sequence_destroy(sequence);
+    return MEMO_STATUS_OK;
+}
+
+/* An 8B shape with 128K tokens, its heads over 8 ranks: log-sum-exps, and q, k and v by heads, are
+ * 6.06 GiB on each.  In a session they follow its budgets, down to two layers in the rounding
+ * buffers. */
+TEST(what_passes_keep_follows_the_budget) {
+    enum { LAYERS = 32, ROWS = 131072 / 8 };
+    memo_session_desc desc = MEMO_ZERO(memo_session_desc);
+    CHECK_OK(thread_ranks_run(8, sequence_items, NULL, &error));
+    const int64_t layer_bytes = ROWS * (kept_items[0].row_bytes + kept_items[1].row_bytes);
+    CHECK_IS(LAYERS * layer_bytes, ==, ((int64_t)6 << 30) + (64 << 20));
+    desc.tensors = kept_items;
+    desc.n_tensors = 2;
+    desc.n_layers = LAYERS;
+    desc.n_rows = ROWS;
+    desc.tile_rows = 1024;
+    for (int64_t n_kept = LAYERS; n_kept >= 0; n_kept -= 8) {
+        desc.policy = n_kept == LAYERS ? MEMO_POLICY_KEEP : MEMO_POLICY_MEMO;
+        desc.device_bytes = n_kept == LAYERS ? 0 : (n_kept + 2) * layer_bytes;
+        own_step_plan* plan = step_plan_of(&desc, NULL);
+        printf("# budget %.2f GiB: device %.2f, host %.2f\n", (double)desc.device_bytes / (1 << 30),
+               (double)plan->device_bytes / (1 << 30), (double)plan->host_bytes / (1 << 30));
+        CHECK(plan->fits && plan->device_bytes <= (n_kept + 2) * layer_bytes);
+        CHECK_IS(plan->device_bytes + plan->host_bytes, >=, LAYERS * layer_bytes);
+    }
+}
