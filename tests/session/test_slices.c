@@ -816,12 +816,14 @@ TEST(the_planner_chooses_the_size) {
 TEST(smaller_slices_are_tried_while_they_gain) {
     enum { N = 16384, LEAST = N / 8 };
     int n_after_three = 0;
-    for (int k = 0; k < memo_test_cases(1, 16); k++) {
+    for (int k = 0; k < memo_test_cases(2, 4); k++) {
         static model m;
         memo_profile profile;
         double of_three_s = HUGE_VAL, best_s = HUGE_VAL;
         table_init(&m, &profile, N);
-        m.t.desc.device_bytes = 6 * N * 768 + (int64_t)(16 + k) * N * 500;
+        m.t.desc.tile_rows = 512;
+        m.t.desc.n_layers = 2;
+        m.t.desc.device_bytes = 6 * N * 768 + (int64_t)(4 + k) * N * 500;
         own_step_plan* chosen = step_plan_of(&m.t.desc, &profile);
         for (int64_t rows = N; rows >= LEAST; rows /= 2) {
             m.t.desc.slice_rows = rows;
