@@ -7599,7 +7599,6 @@ struct memo_exchange {
     memo_segment* seen;
     int64_t* first_seen; /* (n_parts * n_levels + 1) */
     int32_t n_levels;
-    int64_t window; /* of the causal mask that is made here; 0: none */
     memo_launch_kind launches;
     int64_t n_words;              /* device arrays of all steps' segments */
     void* given_memory;           /* for these, of the caller; NULL: the flight has it */
@@ -9887,7 +9886,6 @@ MEMOI memo_status memoi_hybrid_causal_mask(memo_exchange* plan, memo_mask* mask,
     desc.document_begins = keys->document_begins;
     desc.n_documents = keys->n_documents;
     desc.document_parents = keys->document_parents;
-    desc.window_before = plan->window;
     if (shape->has_key_sharding && shape->tokens[0].sharding.n_documents)
         return MEMOI_REFUSE("memo_exchange_desc.masks: NULL, but queries have documents, and keys "
                             "a sharding of their own; pass the mask, from memo_mask_cross");
@@ -10576,16 +10574,17 @@ MEMOI memo_status memoi_batch_check(const memo_sequence* s, const memo_sequence_
     return MEMO_STATUS_OK;
 }
 
-/* Copies the documents, and shares them out. */
+/* Copies the documents, and shares them out.  *windows: what they see, if the sequence has a window;
+ * the caller frees its segments. */
 MEMOI memo_status memoi_batch_shard(memo_sequence_batch* b, const memo_sequence_batch_desc* from,
-                                    memo_error* error) {
+                                    memo_mask* windows, memo_error* error) {
     const memo_sequence* s = b->sequence;
     const int64_t n = from->document_begins ? from->n_documents : 1;
     memob_arrays* arrays = &b->exchange.arrays;
     int64_t* begins = MEMOB_ARRAY(arrays, int64_t, n + 1);
     int64_t* parents = from->document_parents ? MEMOB_ARRAY(arrays, int64_t, n) : NULL;
     memo_sharding_piece* pieces;
-    memo_segment* segments = NULL;
+    memo_segment* segments;
     memo_sharding_desc desc = MEMO_ZERO(memo_sharding_desc);
     memo_mask_desc mask = MEMO_ZERO(memo_mask_desc);
     memo_status status;
@@ -10610,14 +10609,13 @@ MEMOI memo_status memoi_batch_shard(memo_sequence_batch* b, const memo_sequence_
     mask.n_documents = n;
     mask.window_before = s->desc.window;
     if (s->desc.window) {
-        desc.n_segments = memoi_mask_fill(&mask, NULL);
-        desc.segments = segments =
+        windows->n_segments = desc.n_segments = memoi_mask_fill(&mask, NULL);
+        windows->segments = desc.segments = segments =
             (memo_segment*)memob_calloc(desc.n_segments + 1, sizeof *segments);
         if (!segments) return memob_no_memory(error, "a batch");
         (void)memoi_mask_fill(&mask, segments);
     }
     status = memo_sharding_make(&desc, &b->sharding, error);
-    MEMO_FREE(segments);
     if (status) return status;
 
     /* Its memory goes with the other arrays. */
@@ -10636,6 +10634,7 @@ memo_status memo_sequence_batch_create(memo_sequence* s, const memo_sequence_bat
     MEMOB_REFUSE_NULL(error, "sequence", s);
     MEMOB_REFUSE_NULL(error, "desc", desc);
     memo_exchange_desc exchange = MEMO_ZERO(memo_exchange_desc);
+    memo_mask windows = MEMO_ZERO(memo_mask);
     memo_sequence_batch* b;
     memo_status status =
         memoi_batch_check(s, desc, desc->n_tokens ? desc->n_tokens : s->desc.n_tokens, error);
@@ -10645,10 +10644,11 @@ memo_status memo_sequence_batch_create(memo_sequence* s, const memo_sequence_bat
     b = (memo_sequence_batch*)memob_calloc(1, sizeof *b);
     if (!b) return memob_no_memory(error, "a batch");
     b->sequence = s;
-    b->exchange.window = s->desc.window;
     exchange.sharding = &b->sharding;
-    status = memoi_batch_shard(b, desc, error);
+    if (s->desc.window) exchange.masks = &windows; /* else causal within the documents */
+    status = memoi_batch_shard(b, desc, &windows, error);
     if (!status) status = memoi_hybrid_plan(&b->exchange, s->attention, &exchange, error);
+    MEMO_FREE((void*)(uintptr_t)windows.segments);
     if (status)
         memoi_exchange_free(&b->exchange);
     else

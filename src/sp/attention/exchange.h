@@ -57,7 +57,6 @@ struct memo_exchange {
     memo_segment* seen;
     int64_t* first_seen; /* (n_parts * n_levels + 1) */
     int32_t n_levels;
-    int64_t window; /* of the causal mask that is made here; 0: none */
     memo_launch_kind launches;
     int64_t n_words;              /* device arrays of all steps' segments */
     void* given_memory;           /* for these, of the caller; NULL: the flight has it */

@@ -177,7 +177,6 @@ MEMOI memo_status memoi_hybrid_causal_mask(memo_exchange* plan, memo_mask* mask,
     desc.document_begins = keys->document_begins;
     desc.n_documents = keys->n_documents;
     desc.document_parents = keys->document_parents;
-    desc.window_before = plan->window;
     if (shape->has_key_sharding && shape->tokens[0].sharding.n_documents)
         return MEMOI_REFUSE("memo_exchange_desc.masks: NULL, but queries have documents, and keys "
                             "a sharding of their own; pass the mask, from memo_mask_cross");

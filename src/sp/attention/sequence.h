@@ -197,16 +197,17 @@ MEMOI memo_status memoi_batch_check(const memo_sequence* s, const memo_sequence_
     return MEMO_STATUS_OK;
 }
 
-/* Copies the documents, and shares them out. */
+/* Copies the documents, and shares them out.  *windows: what they see, if the sequence has a window;
+ * the caller frees its segments. */
 MEMOI memo_status memoi_batch_shard(memo_sequence_batch* b, const memo_sequence_batch_desc* from,
-                                    memo_error* error) {
+                                    memo_mask* windows, memo_error* error) {
     const memo_sequence* s = b->sequence;
     const int64_t n = from->document_begins ? from->n_documents : 1;
     memob_arrays* arrays = &b->exchange.arrays;
     int64_t* begins = MEMOB_ARRAY(arrays, int64_t, n + 1);
     int64_t* parents = from->document_parents ? MEMOB_ARRAY(arrays, int64_t, n) : NULL;
     memo_sharding_piece* pieces;
-    memo_segment* segments = NULL;
+    memo_segment* segments;
     memo_sharding_desc desc = MEMO_ZERO(memo_sharding_desc);
     memo_mask_desc mask = MEMO_ZERO(memo_mask_desc);
     memo_status status;
@@ -231,14 +232,13 @@ MEMOI memo_status memoi_batch_shard(memo_sequence_batch* b, const memo_sequence_
     mask.n_documents = n;
     mask.window_before = s->desc.window;
     if (s->desc.window) {
-        desc.n_segments = memoi_mask_fill(&mask, NULL);
-        desc.segments = segments =
+        windows->n_segments = desc.n_segments = memoi_mask_fill(&mask, NULL);
+        windows->segments = desc.segments = segments =
             (memo_segment*)memob_calloc(desc.n_segments + 1, sizeof *segments);
         if (!segments) return memob_no_memory(error, "a batch");
         (void)memoi_mask_fill(&mask, segments);
     }
     status = memo_sharding_make(&desc, &b->sharding, error);
-    MEMO_FREE(segments);
     if (status) return status;
 
     /* Its memory goes with the other arrays. */
@@ -257,6 +257,7 @@ memo_status memo_sequence_batch_create(memo_sequence* s, const memo_sequence_bat
     MEMOB_REFUSE_NULL(error, "sequence", s);
     MEMOB_REFUSE_NULL(error, "desc", desc);
     memo_exchange_desc exchange = MEMO_ZERO(memo_exchange_desc);
+    memo_mask windows = MEMO_ZERO(memo_mask);
     memo_sequence_batch* b;
     memo_status status =
         memoi_batch_check(s, desc, desc->n_tokens ? desc->n_tokens : s->desc.n_tokens, error);
@@ -266,10 +267,11 @@ memo_status memo_sequence_batch_create(memo_sequence* s, const memo_sequence_bat
     b = (memo_sequence_batch*)memob_calloc(1, sizeof *b);
     if (!b) return memob_no_memory(error, "a batch");
     b->sequence = s;
-    b->exchange.window = s->desc.window;
     exchange.sharding = &b->sharding;
-    status = memoi_batch_shard(b, desc, error);
+    if (s->desc.window) exchange.masks = &windows; /* else causal within the documents */
+    status = memoi_batch_shard(b, desc, &windows, error);
     if (!status) status = memoi_hybrid_plan(&b->exchange, s->attention, &exchange, error);
+    MEMO_FREE((void*)(uintptr_t)windows.segments);
     if (status)
         memoi_exchange_free(&b->exchange);
     else
