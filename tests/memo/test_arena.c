@@ -610,15 +610,17 @@ static float mistaken_step(memo_arena* arena, mistake m, float* weights, float**
     do {                                                                                           \
         if ((call) && !found->status) *found = e;                                                  \
     } while (0)
+#define TAKE(address, n_bytes)                                                                     \
+    KEEP_ERROR(memo_arena_alloc(arena, n_bytes, 0, (void**)&(address), &e));                       \
+    if (!(address)) return 0
     KEEP_ERROR(memo_arena_begin(arena, &e));
-    KEEP_ERROR(memo_arena_alloc(arena, n * 4, 0, (void**)&x, &e));
+    TAKE(x, n * 4);
     for (int i = 0; i < n; i++) x[i] = (float)i;
     if (m == FREED_TOO_EARLY || m == WRITTEN_AFTER_FREE) KEEP_ERROR(memo_arena_free(arena, x, &e));
-    KEEP_ERROR(
-        memo_arena_alloc(arena, m == NUMBERS_FOR_BYTES ? n : n * 4, 0, (void**)&scratch, &e));
+    TAKE(scratch, m == NUMBERS_FOR_BYTES ? n : n * 4);
     if (m != TAKEN_FOR_ZERO) memset(scratch, 0, (size_t)n * 4);
     for (int i = 0; i < n; i++) scratch[i] += weights[i];
-    KEEP_ERROR(memo_arena_alloc(arena, n * 4, 0, (void**)&y, &e));
+    TAKE(y, n * 4);
     for (int i = 0; i < n + (m == BEHIND_BY_ONE); i++) y[i] = x[i % n] + scratch[i % n] + 1;
     if (m == BEHIND_PERSISTENT) weights[n + 1] = 0;
     if (m == WRITTEN_AFTER_FREE) x[3] = 1;
