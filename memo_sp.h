@@ -10574,8 +10574,8 @@ MEMOI memo_status memoi_batch_check(const memo_sequence* s, const memo_sequence_
     return MEMO_STATUS_OK;
 }
 
-/* Copies the documents, and shares them out.  *windows: what they see, if the sequence has a window;
- * the caller frees its segments. */
+/* Copies the documents, and shares them out.  *windows: what they see, if the sequence has a
+ * window; the caller frees its segments. */
 MEMOI memo_status memoi_batch_shard(memo_sequence_batch* b, const memo_sequence_batch_desc* from,
                                     memo_mask* windows, memo_error* error) {
     const memo_sequence* s = b->sequence;
