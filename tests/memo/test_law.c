@@ -678,6 +678,41 @@ TEST(copies_that_free_bytes_or_need_none_freed_go_first) {
     memob_law_free(&law);
 }
 
+/* A hidden state (0) leaves to where the next layer's copy of it (1) waits: one store is both. */
+TEST(a_store_serves_a_copy_of_its_value) {
+    static const memob_item items[] = {
+        {8, 8, 0, -1, 0, -1}, {8, 8, 0, 0, 8, -1}, {8, 8, 0, -1, 16, -1}, {8, 8, 0, -1, 24, -1}};
+    for (int is_elsewhere = 0; is_elsewhere < 2; is_elsewhere++) {
+        const memob_use uses[] = {{0, 0, MEMOB_USE_WRITE, 0, 0, is_elsewhere ? -1 : 8, 0},
+                                  {1, 3, MEMOB_USE_WRITE, 0, 0, -1, 0}, /* takes its bytes */
+                                  {2, 0, MEMOB_USE_CHANGE, 0, 0, -1, 0},
+                                  {2, 1, MEMOB_USE_WRITE, 0, 8, -1, 0},
+                                  {3, 2, MEMOB_USE_WRITE, 0, 8, -1, 0}, /* takes the copy's */
+                                  {4, 1, MEMOB_USE_READ, 0, 8, -1, 0}};
+        int n_stores = 0, n_loads = 0;
+        memob_law_desc desc;
+        memob_law law;
+        memset(&desc, 0, sizeof desc);
+        desc.n_visits = 5;
+        desc.items = items;
+        desc.n_items = 4;
+        desc.uses = uses;
+        desc.n_uses = 6;
+        desc.n_slots[0] = 16;
+        desc.n_slots[1] = 32;
+        CHECK(memob_law_make(&desc, &law, &error) == MEMO_STATUS_OK);
+        for (int k = law.begin[0]; k < law.begin[1]; k++) {
+            const memob_op* op = &law.ops[k];
+            const memob_part* part = &law.parts[op->first_part];
+            n_stores += op->kind == MEMOB_OP_STORE;
+            n_loads += op->kind == MEMOB_OP_LOAD;
+            CHECK(op->kind != MEMOB_OP_LOAD || is_elsewhere || part->away == 8);
+        }
+        CHECK(n_stores == 1 + is_elsewhere && n_loads == 2);
+        memob_law_free(&law);
+    }
+}
+
 /* A list's operations are those of the list before if that one and the one before it have all
  * visits: transfers may share an operation behind a first list that has no deferred updates. */
 static void check_repeats(void) {
