@@ -278,7 +278,7 @@ TEST(small_plans_with_holds_are_proven) {
 TEST(pairs_that_stay_end) {
     enum { LIMIT = 1 << 24 };
     int n_open = 0;
-    for (int k = 0; k < 40; k++) {
+    for (int k = 0; k < memo_test_cases(40, 40); k++) {
         const memo_plan_desc desc = {.time_limit_s = 1e6};
         memoi_effort effort = effort_of(LIMIT, 0);
         memoi_loop loop = {.effort = &effort, .desc = &desc, .solve = memo_plan_solve};

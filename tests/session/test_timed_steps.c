@@ -93,6 +93,36 @@ TEST(a_plan_waits_for_the_step_before) {
     }
 }
 
+/* The first shape's times are at the path, the second one's at the path and ".1". */
+TEST(each_shape_has_a_file_of_times) {
+    char path[1024], second[1032];
+    memo_profile profile;
+    model m;
+    timed_model(&m);
+    m.shapes[0].n_rows = m.desc.n_rows;
+    m.shapes[1].n_rows = m.desc.n_rows / 2;
+    m.desc.shapes = m.shapes;
+    m.desc.n_shapes = 2;
+    m.desc.profile_path = memo_test_path(path, "shapes.profile");
+    snprintf(second, sizeof second, "%s.1", path);
+    remove(path);
+    remove(second);
+    open_device(&m, m.desc.device_bytes, 0);
+    memo_session* s = new_session(&m.desc);
+    for (int32_t i = 0; s && i < 16; i++) {
+        const memo_batch batch = {.shape = i % 2, .n_rows = m.shapes[i % 2].n_rows};
+        m.micro_batch = i;
+        CHECK_OK(memo_session_run(s, &batch, &error));
+    }
+    CHECK_OK(memo_stream_synchronize(m.host, m.compute, &error));
+    CHECK_IS(n_times_planned, ==, 1);
+    for (int k = 0; k < 2; k++) {
+        CHECK_OK(memo_profile_read(k ? second : path, &profile, &error));
+        CHECK_IS(profile.n_rows, ==, m.shapes[k].n_rows);
+    }
+    finish(&m, s);
+}
+
 /* Layers are computed in micro-batches that train, once each, and never for times.  A buffer of
  * the session stays, at its address; the file is written once, and a second session begins with it. */
 TEST(first_steps_are_timed) {

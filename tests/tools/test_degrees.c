@@ -349,7 +349,7 @@ TEST(blocks_512_and_more) {
 /* Many blocks of few kinds: whole ranges of blocks change their degree at the same price on
  * memory. */
 TEST(blocks_of_few_kinds) {
-    for (int n_kinds = 1; n_kinds <= 3; n_kinds++) {
+    for (int n_kinds = memo_test_all() ? 1 : 2; n_kinds <= 3; n_kinds++) {
         memo_degrees_plan plan;
         int32_t n = 4096, d = 5;
         int64_t least = 0, most = 0;

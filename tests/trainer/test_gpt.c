@@ -833,7 +833,7 @@ static void update_late(const void* args) {
  * on the device or on the host. */
 TEST(any_budget_gives_the_same_bits) {
     int64_t n_streamed = 0, n_on_host = 0;
-    for (int trial = 0; trial < 12; trial++) {
+    for (int trial = 0; trial < (memo_test_all() ? 12 : 7); trial++) {
         gpt_config config = gpt_test_config((int32_t)memo_test_int(1, 5), 16, 2, 1,
                                             memo_test_int(3, 40), 1, 8, 0.1);
         if (trial % 4 > 1) config = bf16_config(config);
@@ -920,7 +920,7 @@ TEST(any_failing_call_is_reported) {
 
     desc.device = &faults.device;
     /* Each call, or a sample of the calls. */
-    for (failing = 1; !is_done; failing += memo_test_all() ? 1 : memo_test_int(1, 24)) {
+    for (failing = 1; !is_done; failing += memo_test_all() ? 1 : memo_test_int(1, 36)) {
         gpt_model* model = NULL;
         memo_faults_init(&faults, run.host);
         faults.failing_call = failing;

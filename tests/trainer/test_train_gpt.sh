@@ -215,7 +215,7 @@ faster_slices_are_named() { # test
 models_are_known_by_name() { # test
     for model in llama2-7b:6738.42 llama3-8b:8030.26 llama3-70b:70553.71 llama3.2-1b:1235.81 llama3.2-3b:3212.75 qwen2.5-7b:7615.62 \
         qwen2.5-32b:32763.88 qwen3-0.6b:596.05 qwen3-1.7b:1720.57 qwen3-4b:4022.47 qwen3-8b:8190.74 qwen3-14b:14768.31 qwen3-32b:32762.12 qwen3-30b-a3b:30532.12; do
-        prints ": ${model#*:} million parameters" --dry-run --model "${model%:*}" --seq 1024 --batch 1
+        prints ": ${model#*:} million parameters" --dry-run --model "${model%:*}" --seq 128 --batch 1
         expect_out "^weights   ${model%:*}, known by name"
     done
     refused '--model qwen3-8b: a name has a shape and no weights' --model qwen3-8b --random-tokens
