@@ -1,6 +1,6 @@
 /* test_checked.c - checked sessions and memo_session_verify find mistakes of a trainer. */
-#include "session_model.h"
 #include "extras/memo_check.h"
+#include "session_model.h"
 
 /* --- checked sessions: a trainer that computes, with planted mistakes --- */
 

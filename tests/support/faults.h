@@ -150,6 +150,24 @@ FAULTY_DESC(memo_session_create,
 #define memo_session_open      faulty_memo_session_open
 #define memo_session_create    faulty_memo_session_create
 
+#ifdef MEMO_CHECK_H
+/* A norm has the session's user. */
+static double (*memo_fault_watched)(void* user);
+static double memo_fault_norm(void* user) {
+    return memo_fault_watched(((const memo_session_desc*)user)->user);
+}
+__attribute__((unused)) static memo_status
+faulty_memo_session_watch(memo_session* s, const memo_verify_desc* check, memo_error* error) {
+    memo_verify_desc own = MEMO_ZERO(memo_verify_desc);
+    if (!check || !check->norm) return memo_session_watch(s, check, error);
+    own = *check;
+    memo_fault_watched = own.norm;
+    own.norm = memo_fault_norm;
+    return memo_session_watch(s, &own, error);
+}
+#define memo_session_watch faulty_memo_session_watch
+#endif
+
 /* A fill has the session's user, and runs in the call. */
 static __thread void (*memo_fault_filling)(void* user, memo_session* s, int32_t layer);
 static void memo_fault_fill_layer(void* user, memo_session* s, int32_t layer) {
