@@ -155,14 +155,19 @@ static memo_status land(flying* f, const sequence_run* run, int32_t k, int32_t r
                 status = memo_error_set(e, MEMO_STATUS_DEVICE, "layer %d has other bits", layer);
         if (is_result(t))
             gather_rows(&f->sharding, rank, c->n_batch, row_bytes, f->share[0][t], w->typed[t]);
-        for (int32_t layer = 0; layer < run->n_layers; layer++) free(f->share[layer][t]);
     }
+    return status;
+}
+
+/* Of a run that ended early, too. */
+static void drop(flying* f, const sequence_run* run) {
+    memo_sequence_batch_destroy(f->batch);
     for (int32_t layer = 0; layer < run->n_layers; layer++) {
+        for (int t = 0; t < N_TENSORS; t++) free(f->share[layer][t]);
         free(f->lse[layer]);
         free(f->saved[layer]);
     }
     memo_sharding_free(&f->sharding);
-    return status;
 }
 
 static int32_t turns_of(const sequence_run* run, int32_t begin, int32_t end, int32_t batch) {
@@ -189,13 +194,16 @@ static memo_status run_rank(thread_rank* r, memo_error* e) {
             status = (now->is_backward ? memo_sequence_batch_attend_backward
                                        : memo_sequence_batch_attend)(f->batch, now->layer,
                                                                      &f->tensors[now->layer], e);
-        if (!status && !turns_of(run, i + 1, run->n_turns, now->batch))
+        if (!status && !turns_of(run, i + 1, run->n_turns, now->batch)) {
             memo_sequence_batch_destroy(f->batch);
+            f->batch = NULL;
+        }
     }
     ended = memo_stream_synchronize(r->device, r->stream, status ? NULL : e);
     if (!status) status = ended;
     for (int32_t k = 0; k < run->n_batches && !status; k++)
         status = land(&all[k], run, k, r->comm->rank, e);
+    for (int32_t k = 0; k < run->n_batches; k++) drop(&all[k], run);
     memo_sequence_destroy(sequence);
     return status;
 }
