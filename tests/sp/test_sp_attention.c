@@ -236,6 +236,23 @@ TEST(every_head_size_is_exact) {
     report_worst();
 }
 
+/* Over nodes the rows of the third sequence lie behind those of two others: of one mask, and of one
+ * for each. */
+TEST(three_sequences_over_nodes_are_exact) {
+    for (int i = 0; i < 4; i++) {
+        attention_case others[2];
+        attention_case c = CASE(4 + 2 * (i & 1), 1, 67, 2, 1, 8, .n_batch = 3, .nodes = 2);
+        c.window = 30;
+        for (int k = 0; k < 2; k++) {
+            others[k] = c;
+            others[k].window = 5 + 20 * k;
+        }
+        if (i & 2) c.others = others;
+        expect_exact(&c);
+    }
+    report_worst();
+}
+
 /* Windows of which both sides or one end, prefixes by document, and both; documents of 1, 0, 40, 2
  * and 58 tokens. */
 TEST(every_mask_in_every_sharding_is_exact) {
