@@ -1049,6 +1049,11 @@ TEST(bad_orders_are_refused) {
         if (k == 7) item_choose(&c.tensors[0], MEMO_MOVE, MEMO_SLICE, MEMO_LATE_ROWS);
         if (k == 7) c.desc.routed_rows_layer = c.desc.routed_rows_all = 4;
         refuses(&c.desc, bad[k].words);
+        if (!k) continue; /* the number of places is wrong */
+        c.desc.n_order = INT32_MAX;
+        refuses(&c.desc, "is NULL or too long");
+        c.desc.n_order = bad[k].n, c.desc.order = NULL;
+        refuses(&c.desc, "is NULL or too long");
     }
     chain c;
     chain_init(&c, 1);
