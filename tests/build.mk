@@ -7,7 +7,7 @@ TEST_LIB   ?= $(BUILD)/tests/lib.a
 LIB_FOLDER := $(dir $(TEST_LIB))lib
 ASSERTS    := '-DMEMO_ASSERT(condition)=assert(condition)'
 TEST_FLAGS = -Itests/support -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE $(ASSERTS) $(TEST_DEFINES)
-$(LIB_FOLDER)/%.o: private OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT)),-O1)
+$(LIB_FOLDER)/%.o: private OPTIMIZE_TESTS = $(or $(OPTIMIZE_$(VARIANT)),-O2)
 $(LIB_FOLDER)/%.o: tests/lib/%.c build/config.mk Makefile tests/build.mk
 	$(call object,$(OPTIMIZE_TESTS) $(ASSERTS) $(LP_SOLVE_CFLAGS))
 # CUDA's stand-in, for test scripts and the variant strict.
