@@ -18,7 +18,8 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-[ $# -gt 0 ] || set -- $(for path in tests/*/test_*.c; do basename "$path" .c; done | grep -v "_mpi$(sed -n 's/^faults \(test_[a-z_]*\) .*/\\|^\1$/p' .ci/exceptions)")
+excepted=$(awk '$1 == "faults" { print $2 }' .ci/exceptions)
+[ $# -gt 0 ] || set -- $(for path in tests/*/test_*.c; do basename "$path" .c; done | grep -v _mpi | grep -vxF "$excepted")
 folder=build/faults/tests passed=0 failed=0
 echo "seed $seed"
 make --no-print-directory -k VARIANT=faults $(printf "$folder/%s " "$@") >&2

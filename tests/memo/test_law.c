@@ -601,6 +601,25 @@ static void check_clock(const memob_law* law) {
     free(cells);
 }
 
+/* The law of a few visits. */
+static memob_law law_of(int32_t n_visits, const memob_item* items, int32_t n_items,
+                        const memob_use* uses, int32_t n_uses, int32_t on_device, int32_t on_host,
+                        const char* counts) {
+    memob_law_desc desc;
+    memob_law law;
+    memset(&desc, 0, sizeof desc);
+    desc.n_visits = n_visits;
+    desc.items = items;
+    desc.n_items = n_items;
+    desc.uses = uses;
+    desc.n_uses = n_uses;
+    desc.n_slots[0] = on_device;
+    desc.n_slots[1] = on_host;
+    desc.counts = counts;
+    CHECK(memob_law_make(&desc, &law, &error) == MEMO_STATUS_OK);
+    return law;
+}
+
 /* Stores behind one visit.  Items whose bytes another item takes at once leave first, though item 0
  * is used again before them; of these two, item 2 is used again first. */
 TEST(stores_go_in_the_order_in_which_they_are_awaited) {
@@ -612,16 +631,7 @@ TEST(stores_go_in_the_order_in_which_they_are_awaited) {
         {1, 3, MEMOB_USE_WRITE, 0, 8, -1, 0}, /* takes the bytes of both */
         {2, 0, MEMOB_USE_READ, 0, 32, -1, 0}, {3, 2, MEMOB_USE_READ, 0, 16, -1, 0},
         {4, 1, MEMOB_USE_READ, 0, 8, -1, 0}};
-    memob_law_desc desc;
-    memob_law law;
-    memset(&desc, 0, sizeof desc);
-    desc.n_visits = 5;
-    desc.items = items;
-    desc.n_items = 4;
-    desc.uses = uses;
-    desc.n_uses = 7;
-    desc.n_slots[0] = desc.n_slots[1] = 40;
-    CHECK(memob_law_make(&desc, &law, &error) == MEMO_STATUS_OK);
+    memob_law law = law_of(5, items, 4, uses, 7, 40, 40, NULL);
     for (int k = 0; k < 3; k++) {
         static const int32_t order[] = {2, 1, 0};
         CHECK(law.ops[1 + k].kind == MEMOB_OP_STORE &&
@@ -633,8 +643,7 @@ TEST(stores_go_in_the_order_in_which_they_are_awaited) {
     for (int counts = 1; counts >= 0; counts--) {
         const char counted[] = {1, (char)counts, 1, 1, 1};
         memob_law_free(&law);
-        desc.counts = counted;
-        CHECK(memob_law_make(&desc, &law, &error) == MEMO_STATUS_OK);
+        law = law_of(5, items, 4, uses, 7, 40, 40, counted);
         for (int k = 0; k < 3; k++)
             CHECK(law.ops[1 + k].need == (k == 2 ? counts : 0) && !law.ops[1 + k].is_load);
     }
@@ -655,21 +664,11 @@ TEST(copies_that_free_bytes_or_need_none_freed_go_first) {
         {2, 5, MEMOB_USE_CHANGE, 0, 0, -1, 0}, {3, 0, MEMOB_USE_READ, 0, 0, -1, 0},
         {4, 1, MEMOB_USE_READ, 0, 8, -1, 0}};
     memob_item items[6];
-    memob_law_desc desc;
-    memob_law law;
     for (int i = 0; i < 6; i++) {
         const memob_item item = {8, 8, 1, -1, 8 * i, -1};
         items[i] = item;
     }
-    memset(&desc, 0, sizeof desc);
-    desc.n_visits = 5;
-    desc.items = items;
-    desc.n_items = 6;
-    desc.uses = uses;
-    desc.n_uses = 9;
-    desc.n_slots[0] = 24;
-    desc.n_slots[1] = 48;
-    CHECK(memob_law_make(&desc, &law, &error) == MEMO_STATUS_OK);
+    memob_law law = law_of(5, items, 6, uses, 9, 24, 48, NULL);
     for (int k = 0; k < 4; k++) {
         const memob_op* op = &law.ops[law.visit_ops[0] + 1 + k];
         CHECK(op->kind == behind[k].kind && op->n_parts == 1 &&
@@ -689,18 +688,8 @@ TEST(a_store_serves_a_copy_of_its_value) {
                                   {2, 1, MEMOB_USE_WRITE, 0, 8, -1, 0},
                                   {3, 2, MEMOB_USE_WRITE, 0, 8, -1, 0}, /* takes the copy's */
                                   {4, 1, MEMOB_USE_READ, 0, 8, -1, 0}};
+        memob_law law = law_of(5, items, 4, uses, 6, 16, 32, NULL);
         int n_stores = 0, n_loads = 0;
-        memob_law_desc desc;
-        memob_law law;
-        memset(&desc, 0, sizeof desc);
-        desc.n_visits = 5;
-        desc.items = items;
-        desc.n_items = 4;
-        desc.uses = uses;
-        desc.n_uses = 6;
-        desc.n_slots[0] = 16;
-        desc.n_slots[1] = 32;
-        CHECK(memob_law_make(&desc, &law, &error) == MEMO_STATUS_OK);
         for (int k = law.begin[0]; k < law.begin[1]; k++) {
             const memob_op* op = &law.ops[k];
             const memob_part* part = &law.parts[op->first_part];

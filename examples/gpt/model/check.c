@@ -187,6 +187,14 @@ static memo_status gpt_check_degrees(const gpt_config* c, memo_error* error) {
     return MEMO_STATUS_OK;
 }
 
+int64_t gpt_cut_slices(const gpt_config* config, int64_t largest, int64_t n) {
+    enum { LEAST_ROWS = 1024 };
+    gpt_config cut = *config;
+    cut.slice_rows = gpt_round_up((largest - 1) / n + 1, config->tile_rows);
+    if (n > 1 && cut.slice_rows < LEAST_ROWS) return 0;
+    return gpt_check_slices(&cut, NULL) ? 0 : cut.slice_rows;
+}
+
 memo_status gpt_check_slices(const gpt_config* c, memo_error* error) {
     const int64_t n_parts = gpt_n_slices(c) * gpt_degree(c->sub_batches);
     const int32_t n = gpt_degree(c->ring) * gpt_degree(c->ulysses);

@@ -218,4 +218,8 @@ void gpt_fill_tensors(const gpt_config* config, memo_item tensors[GPT_N_TENSORS]
 /* Returns whether the slices of a configuration are valid.  check.c has it. */
 memo_status gpt_check_slices(const gpt_config* config, memo_error* error);
 
+/* Rows of n slices of `largest` rows, in whole tiles; 0: fewer than 1,024, or the configuration does
+ * not work with them.  check.c has it. */
+int64_t gpt_cut_slices(const gpt_config* config, int64_t largest, int64_t n);
+
 #endif

@@ -966,7 +966,6 @@ static double gpt_lack(const memo_step_plan* plan) {
 /* In 1, 2, 4, ... slices until it fits. */
 memo_status gpt_plan(const gpt_desc* desc, const memo_profile* profile, memo_step_plan** plan,
                      memo_error* error) {
-    enum { LEAST_ROWS = 1024 };
     const gpt_config* config = &desc->config;
     const int64_t most = config->slice_rows ? 0 : desc->most_slices;
     gpt_desc own = *desc;
@@ -974,9 +973,8 @@ memo_status gpt_plan(const gpt_desc* desc, const memo_profile* profile, memo_ste
     for (int64_t n = 2; !status && n <= most && !(*plan)->fits; n *= 2) {
         const int64_t larger = own.config.slice_rows;
         memo_step_plan* trial;
-        own.config.slice_rows = gpt_round_up((gpt_n_rows(config) - 1) / n + 1, config->tile_rows);
-        if (own.config.slice_rows == larger || own.config.slice_rows < LEAST_ROWS) break;
-        if (gpt_check_slices(&own.config, NULL)) break;
+        own.config.slice_rows = gpt_cut_slices(config, gpt_n_rows(config), n);
+        if (!own.config.slice_rows || own.config.slice_rows == larger) break;
         status = gpt_plan_slices(&own, profile, &trial, error);
         const int is_better = !status && gpt_lack(trial) < 0.999 * gpt_lack(*plan);
         memo_step_plan_destroy(is_better ? *plan : trial);

@@ -223,7 +223,6 @@ static memo_status time_on_rank(run* r, job* j, memo_error* error) {
  * others repeat them.  The forward is computed twice, which takes least memory.  Bits then depend on
  * times. */
 static memo_status try_slices(job* j, memo_error* error) {
-    enum { LEAST_ROWS = 1024 };
     train_options* o = &j->options;
     const int64_t largest = o->slice_rows, n_keys = o->tensor * o->ulysses;
     const gpt_config config = train_config(o);
@@ -244,10 +243,9 @@ static memo_status try_slices(job* j, memo_error* error) {
     for (int64_t n = 1; n <= 8 && !status && !interrupted; n *= 2) {
         int64_t fit_rows;
         int fits;
-        of->slice_rows = gpt_round_up((largest - 1) / n + 1, o->tile);
-        if (n > 1 && of->slice_rows < LEAST_ROWS) break;
         const gpt_config tried = train_config(of);
-        if (gpt_check_slices(&tried, NULL)) break;
+        of->slice_rows = gpt_cut_slices(&tried, largest, n);
+        if (!of->slice_rows) break;
         status = try_small(&small, MEMO_POLICY_RECOMPUTE, 0, &fits, time_on_rank, error);
         if (status || !fits) break;
 
@@ -509,7 +507,7 @@ static memo_status dry_run(job* j, memo_error* error) {
     print_choice(o, plan, o->profile || o->link_bandwidth > 0);
     print_plan(o, policy, plan);
     if (plan->times && plan->fits && o->flops > 0) print_rate(o, plan->times->step_s);
-    if (!refused && plan->times) print_faster_slices(o, plan);
+    if (!refused) print_faster_slices(o, plan);
     /* Each length is a plan: not for every budget. */
     if (!refused && (o->cluster || o->slice_rows) && o->device_memory && !gpt_is_mixed(&config) &&
         o->ring * o->ulysses == 1)

@@ -75,21 +75,18 @@ void print_longest(const train_options* o, int64_t given_rows) {
  * fiftieth at least, which a step can only if it waits or recomputes for so long.  The best single
  * alpha is planned sooner than the best rows, and is hardly slower. */
 void print_faster_slices(const train_options* o, const memo_step_plan* plan) {
-    enum { LEAST_ROWS = 1024, N_HALVINGS = 3 };
     const double least_gain = 0.02;
     const memo_swap_plan* times = plan->times;
-    const int64_t largest = o->slice_rows ? o->slice_rows : train_rows(o);
+    const gpt_config config = train_config(o);
     train_options own = *o;
-    double best_s = times ? times->step_s : 0;
     int64_t fastest = 0;
-    if (!times || o->profile || !plans_rows(o->policy) ||
-        times->stall_s + times->recompute_s < least_gain * best_s)
-        return;
+    if (!times || o->profile || !plans_rows(o->policy)) return;
+    double best_s = times->step_s;
+    if (times->stall_s + times->recompute_s < least_gain * best_s) return;
 
-    for (int n = 1; n <= N_HALVINGS; n++) {
-        own.slice_rows = gpt_round_up((largest - 1) / ((int64_t)1 << n) + 1, o->tile);
-        const gpt_config config = train_config(&own);
-        if (own.slice_rows < LEAST_ROWS || gpt_check_slices(&config, NULL)) break;
+    for (int64_t n = 2; n <= 8; n *= 2) {
+        own.slice_rows = gpt_cut_slices(&config, gpt_slice_rows(&config), n);
+        if (!own.slice_rows) break;
         memo_profile profile;
         memo_step_plan* trial;
         estimate_profile(&own, &profile);

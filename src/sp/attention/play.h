@@ -258,7 +258,7 @@ MEMOI void memoi_play_sift(memoi_play* p, int32_t a) {
     }
     memoi_play_put(p, i, place);
 }
-/* An actor may begin something earlier than before. */
+/* What an actor begins next, or when, may have changed. */
 MEMOI void memoi_play_look_again(memoi_play* p, int32_t a) {
     memoi_play_look(p, a);
     memoi_play_sift(p, a);
@@ -467,9 +467,8 @@ MEMOI void memoi_play_begin(memoi_play* p, memob_arrays* scratch) {
     for (int32_t a = 0; a < 2 * n; a++) {
         const int32_t* first = (a % 2 ? m->first_of_holder : m->first_of_rank) + a / 2;
         if (first[0] == first[1]) continue;
-        memoi_play_look(p, a);
         p->actors[a].at = p->n_heap++;
-        memoi_play_sift(p, a);
+        memoi_play_look_again(p, a);
     }
 }
 
@@ -485,9 +484,7 @@ MEMOI void memoi_play_pass(memoi_messages* m, int is_backward, int is_fixed,
         const int32_t a = p.heap[0].actor;
         memoi_play_actor* actor = &p.actors[a];
         const int64_t start = actor->start;
-        if (!memoi_play_is_free(&p, a)) {
-            memoi_play_look(&p, a);
-        } else {
+        if (memoi_play_is_free(&p, a)) {
             MEMO_ASSERT(start < INT64_MAX); /* 1 */
             p.n_left--;
             if (a % 2)
@@ -495,8 +492,7 @@ MEMOI void memoi_play_pass(memoi_messages* m, int is_backward, int is_fixed,
             else
                 (actor->is_given ? memoi_play_give : memoi_play_bring)(&p, actor->index, start);
             if (a % 2 == 0) memoi_play_compute(&p, a / 2);
-            memoi_play_look(&p, a);
         }
-        memoi_play_sift(&p, a);
+        memoi_play_look_again(&p, a);
     }
 }
