@@ -6410,7 +6410,8 @@ MEMOI int memoi_rows_is_valid(const memoi_rows_planner* p, int32_t layer, int32_
 #define MEMOI_ROWS_TRIALS_LEAST 1000
 #define MEMOI_ROWS_LOOKS_MAX    48000000
 #define MEMOI_ROWS_ROUNDS       32 /* of all trials */
-#define MEMOI_ROWS_QUIET        8  /* a search ends with so many rounds that gain nothing */
+#define MEMOI_ROWS_QUIET        8  /* a search ends with so many rounds that gain nothing, */
+#define MEMOI_ROWS_QUIET_SHORT  16 /* or with so many that are shorter because tables are large */
 #define MEMOI_ROWS_CYCLE        4  /* rounds, of which one tries pairs, and one less host memory */
 #define MEMOI_ROWS_RELIEVED     4  /* a copy in the way of a visit is of one of so many visits */
 #define MEMOI_ROWS_GAIN         1e-5 /* the least share of a step that counts */
@@ -6742,10 +6743,12 @@ MEMOI void memoi_rows_search(memoi_rows_planner* p, int n_parts) {
     const int64_t n_most = memob_min(MEMOI_ROWS_TRIALS_MAX / n_parts, MEMOI_ROWS_TRIALS_WHOLE);
     const int64_t n_trials = memob_min(n_looks / n_parts, n_most) / MEMOI_ROWS_ROUNDS + 2;
     const int is_whole = n_parts == 1 && p->aim.effort == MEMOI_ROWS_EFFORT_WHOLE;
+    const int most_quiet =
+        n_looks < MEMOI_ROWS_TRIALS_WHOLE ? MEMOI_ROWS_QUIET_SHORT : MEMOI_ROWS_QUIET;
     int64_t n_seen = 0;
 
     for (int round = 0, n_quiet = 0;
-         round < MEMOI_ROWS_ROUNDS && n_quiet < MEMOI_ROWS_QUIET && p->n_bundles; round++) {
+         round < MEMOI_ROWS_ROUNDS && n_quiet < most_quiet && p->n_bundles; round++) {
         const double excess_bytes = p->best.score.excess_bytes, step_s = p->best.score.step_s;
         const double heat = memoi_rows_later(
             MEMOI_ROWS_HEAT, hotter[round % 3] * MEMOI_ROWS_HEAT_LAYER / p->n_layers);

@@ -186,6 +186,22 @@ TEST(the_longest_shape_takes_most) {
     memo_step_plan_destroy(plan);
 }
 
+/* Training fits in less than the budget; a longer forward takes all of it. */
+TEST(a_longer_forward_takes_more_than_training) {
+    const memo_shape short_and_long[2] = {{2, 0}, {64, 1}};
+    model m;
+    shape_model(&m);
+    m.desc.shapes = short_and_long;
+    m.desc.n_shapes = 2;
+    m.desc.device_bytes = 0;
+    own_step_plan* plan = step_plan_of(&m.desc, NULL);
+    CHECK_IS(plan->device_bytes, <, plan->next->device_bytes);
+    m.desc.device_bytes = plan->next->device_bytes;
+    own_step_plan* within = step_plan_of(&m.desc, NULL);
+    CHECK(within->fits && within->next->fits);
+    CHECK_IS(within->next->device_bytes, <=, m.desc.device_bytes);
+}
+
 TEST(bad_shapes_are_refused) {
     memo_shape wrong[2] = {{64, 0}, {65, 0}};
     own_model m;
