@@ -574,6 +574,25 @@ TEST(forgotten_tensors_are_one_line) {
     CHECK_IS(stats.n_findings, ==, 3 * 9999 + 4999);
 }
 
+TEST(unchecked_hooks_find_nothing) {
+    own_hooks* hooks = NULL;
+    trainer lines;
+    char a[64] = "";
+    int64_t tokens[2];
+    void* at;
+    memo_hooks_stats stats;
+    memset(&lines, 0, sizeof lines);
+    memo_hooks_desc desc = {.log.write = keep_line, .log.user = &lines};
+    CHECK_OK(memo_hooks_create(&desc, &hooks, &error));
+    CHECK_OK(memo_hooks_begin(hooks, &error));
+    CHECK_OK(memo_hooks_set_layer(hooks, 0, &error));
+    for (int k = 0; k < 2; k++) CHECK_OK(memo_hooks_pack(hooks, a, sizeof a, &tokens[k], &error));
+    CHECK_OK(memo_hooks_unpack(hooks, tokens, 1, &at, &error));
+    CHECK_OK(memo_hooks_end(hooks, &error));
+    memo_hooks_get_stats(hooks, &stats);
+    CHECK(stats.n_findings == 0 && lines.n_lines == 0);
+}
+
 /* The plan evaluates sizes, for which memory is requested, some hundred times at most. */
 TEST(planning_takes_a_time_that_grows_with_the_tensors) {
     int64_t n_requests[2];
@@ -610,7 +629,8 @@ typedef struct fitted {
     memo_hooks* hooks;
     int32_t n_layers, n_tensors;
     int64_t sizes[12][4];
-    int is_real, forgets, n_steps;
+    int is_real, n_steps;
+    int32_t n_forgotten; /* first layers, whose tensors are never unpacked */
     int64_t n_wrong, step;
 } fitted;
 
@@ -638,7 +658,7 @@ static memo_status fitted_step(void* user, memo_arena* arena, memo_error* e) {
             if (!status && tokens[l][t] >= 0) status = memo_arena_free(arena, own[l][t], e);
         }
     }
-    for (int32_t l = f->n_layers - 1; l >= 0 && !status && !f->forgets; l--) {
+    for (int32_t l = f->n_layers - 1; l >= f->n_forgotten && !status; l--) {
         status = memo_hooks_unpack(f->hooks, tokens[l], f->n_tensors, at, e);
         for (int32_t t = 0; t < f->n_tensors && !status; t++) {
             const char value = (char)((int)(f->step * 50 + l * 4 + t) & 127);
@@ -710,10 +730,26 @@ TEST(a_step_that_cannot_be_fitted_is_named) {
     f.hooks = hooks;
     CHECK_ERROR(memo_hooks_fit(hooks, fitted_step, &f, 0, &plan, &error), INVALID_ARGUMENT,
                 "pass a budget");
-    f.forgets = 1;
+    f.n_forgotten = f.n_layers;
     CHECK_ERROR(memo_hooks_fit(hooks, fitted_step, &f, 1 << 20, &plan, &error), INVALID_STATE,
                 "it must run a forward and a backward");
-    f.forgets = 0;
+    f.n_forgotten = 0;
     CHECK_OK(memo_hooks_fit(hooks, fitted_step, &f, 1 << 20, &plan, &error));
     memo_plan_destroy(plan);
+}
+
+/* The first layer's tensor is forgotten, which a checked step would find. */
+TEST(a_dry_step_finds_nothing) {
+    own_device* host = new_host(0);
+    own_hooks* hooks = NULL;
+    own_plan* plan = NULL;
+    memo_hooks_stats stats;
+    fitted f = {.n_layers = 4, .n_tensors = 1, .sizes = {{100}, {100}, {100}, {100}}};
+    memo_hooks_desc desc = {.device = host, .computes_on_host = 1, .is_checked = 1};
+    CHECK_OK(memo_hooks_create(&desc, &hooks, &error));
+    f.hooks = hooks;
+    f.n_forgotten = 1;
+    CHECK_OK(memo_hooks_fit(hooks, fitted_step, &f, 1 << 20, &plan, &error));
+    memo_hooks_get_stats(hooks, &stats);
+    CHECK_IS(stats.n_findings, ==, 0);
 }

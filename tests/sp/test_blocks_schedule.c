@@ -383,6 +383,33 @@ TEST(one_sequence) {
 
 /* ---- proven without running ---- */
 
+/* Does an operation write y or g?  The end and weights do not, nor recomputation without output. */
+static int writes(const char* name, memo_blocks_order order) {
+    if (name[0] == 'R' && order == MEMO_BLOCKS_FINE) return 0;
+    if (name[0] == 'R' && order == MEMO_BLOCKS_CROSS) return name[1] % 2; /* block 1, 3 */
+    return name[0] != 'W' && name[0] != 'e';
+}
+
+TEST(only_outputs_are_written) {
+    for (int k = 0; k < 2 * MEMO_N_BLOCKS_ORDERS; k++) {
+        const memo_blocks_order order = (memo_blocks_order)(k / 2);
+        int n_ends = 0;
+        problem p;
+        set_problem(&p, 4, 2); /* two layers of two blocks */
+        p.desc.order = order;
+        p.weights = MEMO_BLOCKS_WEIGHTS;
+        own_schedule* schedule = make(&p, k % 2);
+        for (int64_t i = 0; i < schedule->n_ops; i++) {
+            const char* name = memo_schedule_op_name(schedule, i);
+            if (schedule->ops[i].kind != MEMO_OP_RUN) continue;
+            CHECK_CASE(schedule->ops[i].n_writes == writes(name, order), "%s: %s writes %lld",
+                       memo_blocks_order_name(order), name, (long long)schedule->ops[i].n_writes);
+            n_ends += name[0] == 'e';
+        }
+        CHECK_IS(n_ends, ==, 2);
+    }
+}
+
 TEST(no_races) {
     for (int n = 0; n < CASES(1500) && memo_test.failures == 0; n++) {
         problem p;

@@ -1876,6 +1876,25 @@ TEST(the_ring_s_schedule_overlaps) {
     }
 }
 
+/* Contributions that leave are rounded, one of each later step; the own one stays in fp32. */
+TEST(only_contributions_that_leave_are_rounded) {
+    enum { RING = 4 };
+    const memo_mask_desc mask_desc = {.kind = MEMO_MASK_FULL, .n_tokens = 64};
+    own_mask mask = made_mask(&mask_desc);
+    const ring_costs costs = {0};
+    int n_casts[2] = {0};
+    for (int rounds = 0; rounds < 2; rounds++) {
+        memo_sp_attention_desc desc =
+            desc_of(MEMO_SHARDING_ZIGZAG, RING, 1, 64, 1, 1, 16, MEMO_TYPE_BF16);
+        desc.rounds_gradients = rounds;
+        own_schedule* schedule = schedule_of(&desc, &mask, 1, &costs, NULL);
+        for (int64_t op = 0; op < schedule->n_ops; op++)
+            n_casts[rounds] += !strcmp(memo_schedule_op_name(schedule, op), "cast");
+    }
+    CHECK_IS(n_casts[0], >, 0); /* of results */
+    CHECK_IS(n_casts[1] - n_casts[0], ==, RING * (RING - 1));
+}
+
 TEST(layers_share_the_scratch) {
     for (int i = 0; i < 4; i++) {
         attention_case c =
