@@ -1284,18 +1284,13 @@ TEST(stalls_are_measured) {
 
 /* The tensors of two layers stay, so no visit waits: the time of the calls is no stall. */
 TEST(visits_that_need_no_wait_have_no_stall) {
-    for (int32_t n_layers = 2; n_layers <= 5; n_layers += 3) {
-        chain c;
-        gpt_table(&c, 16, n_layers, 8);
-        c.desc.alpha = 1;
-        c.desc.is_timed = c.desc.computes_on_host = 1;
-        start(&c, 0);
-        CHECK_OK(chain_micro_batch(&c, 0, 1000));
-        memo_swap_stats stats = stats_of_swap(c.swap);
-        CHECK_CASE((stats.forward_stall_s > 0) == (n_layers > 2), "%g s of %d layers",
-                   stats.forward_stall_s, (int)n_layers);
-        CHECK_CASE((stats.backward_stall_s > 0) == (n_layers > 2), "%g s of %d layers",
-                   stats.backward_stall_s, (int)n_layers);
-        finish(&c, NULL);
-    }
+    chain c;
+    gpt_table(&c, 16, 2, 8);
+    c.desc.alpha = 1;
+    c.desc.is_timed = c.desc.computes_on_host = 1;
+    start(&c, 0);
+    CHECK_OK(chain_micro_batch(&c, 0, 1000));
+    memo_swap_stats stats = stats_of_swap(c.swap);
+    CHECK(!(stats.forward_stall_s > 0) && !(stats.backward_stall_s > 0));
+    finish(&c, NULL);
 }
