@@ -502,6 +502,19 @@ static char* written(memo_schedule* schedule, const memo_simulation* times, cons
     return data;
 }
 
+/* Lines at 0, 10, ... 90: round times, at most a dozen. */
+TEST(lines_of_a_timeline_are_at_round_times) {
+    static const double makespans_s[] = {95, 0.095, 95e-6};
+    for (int k = 0; k < 3; k++) {
+        own_schedule* schedule = new_schedule(1, 0);
+        run_time(schedule, 0, "forward", makespans_s[k], 0);
+        own_times* times = times_of(schedule);
+        own_memory char* svg = written(schedule, times, NULL, 1);
+        CHECK_IS(count_of(svg, "stroke=\"#d9dce1\""), ==, 10);
+        CHECK(strstr(svg, ">90</text>") != NULL);
+    }
+}
+
 TEST(files_are_well_formed) {
     for (int round = 0; round < 60; round++) {
         own_schedule* schedule = random_schedule(30, (int)memo_test_int(1, 4), 10);
