@@ -55,8 +55,8 @@ watch() { # PROCESS GROUP
             continue
         fi
         kill "$1"
-        sleep 10 >&-
-        kill -9 "-$1"
+        sleep 5 >&-
+        kill -9 "-$1" # whoever goes on
         return
     done
 }
@@ -77,7 +77,12 @@ start() { # PROGRAM LOG
     fi
     wait $child
     status=$?
-    [ -z "$watcher" ] || kill $watcher 2>/dev/null # not waited for: `times` would count it
+    # Not waited for, as `times` would count it, unless it ends the group.
+    if [ -s "$2.stopped" ]; then
+        wait $watcher
+    elif [ "$watcher" ]; then
+        kill $watcher 2>/dev/null
+    fi
     times >"$2.times" # of this process's children; a pipe would have its own
     used_s=$(awk '{ for (i = 1; i <= 2; i++) { split($i, t, /[ms]/); s += 60 * t[1] + t[2] } } END { printf "%.0f", s }' "$2.times")
     rm -f "$2.times"

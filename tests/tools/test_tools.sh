@@ -77,8 +77,9 @@ closed_output_stays_out_of_a_csv() { # test
 }
 
 # The run of the tests itself.
+# Also one that ignores the signal.
 a_stopped_test_takes_its_children_along() { # test
-    printf 'sleep 1000 &\necho $! >"%s/child"\nsleep 1000\n' "$folder" >"$folder/stopped.sh"
+    printf 'trap "" TERM\nsleep 1000 &\necho $! >"%s/child"\ntrap - TERM\nsleep 1000\n' "$folder" >"$folder/stopped.sh"
     MEMO_TEST_TIMEOUT=1 sh tests/run.sh "$folder/logs" "$folder/stopped.sh" >"$folder/out" && return 1
     [ ! -r /proc/self/stat ] || grep -q "FAIL .*stopped: hangs: no second of processor time in 1 s" "$folder/out" || return 1
     child=$(cat "$folder/child")
