@@ -10,8 +10,9 @@ one copy of the tree, in build/mutation, and MEMO_PLANTED=K in the environment m
 UndefinedBehaviorSanitizer look too: what reads beyond an array may have no other end; --plain leaves them out, and takes a third of
 the time.  One run of each test program shows which changes it reaches.  Then each change runs the programs that reach it, the fast ones first, until a check is false, or,
 with --seconds, until those that are left would take more of processor time; under MEMO_TEST_ALL these run as under `make test-all`.
-A change that none sees is shown: find out whether it changes behaviour, and write its test.  A line for each seed, and the last
-line, is "N caught, N survived, N reached by no test".  Exit status 1 if fewer than --least of COUNT are caught of a seed."""
+A change that none sees is shown: find out whether it changes behaviour, and write its test, or its line in tests/mutation_same.txt,
+of which none is drawn.  A line for each seed, and the last line, is "N caught, N survived, N reached by no test".  Exit status 1 if
+fewer than --least of COUNT are caught of a seed."""
 import argparse
 import concurrent.futures
 import glob
@@ -157,10 +158,20 @@ def planted(change, k):
     return line[:begin] + made + line[end:]
 
 
-def shown(change):
+def made(change):
+    """The line with the change, or all that is dropped."""
     path, number, line, part, edit = change
-    new = "dropped" if edit is None else edited(line, (0, len(line)), edit).strip()
-    return f"{path}:{number + 1}\n      {line.strip()}\n      {new}"
+    return "dropped: " + line.strip() if edit is None else edited(line, (0, len(line)), edit).strip()
+
+
+def shown(change):
+    return f"{change[0]}:{change[1] + 1}\n      {change[2].strip()}\n      {made(change)}"
+
+
+def same():
+    """(path, made) of changes that alter nothing."""
+    lines = [line.split("\t") for line in open("tests/mutation_same.txt") if line.strip() and line[0] != "#"]
+    return {(path, text) for path, text, reason in lines}
 
 
 def run(command, log, **environment):
@@ -172,9 +183,10 @@ def run(command, log, **environment):
 def draw(found, source):
     """Half comparisons and waits, and half statements and arguments; a line once."""
     kinds, lines = [kind for kind in ["comparison"] * 3 + ["wait"] + ["statement"] * 2 + ["argument"] * 2 if kind in found], set()
+    left_out = same()
     while True:
         change = source.choice(found[source.choice(kinds)])
-        if change[:2] not in lines:
+        if change[:2] not in lines and (change[0], made(change)) not in left_out:
             lines.add(change[:2])
             yield change
 
