@@ -256,7 +256,7 @@ TEST(what_is_written_is_read) {
     char names[5][16];
     gpt_stored_tensor tensors[5], *read;
     gpt_stored stored;
-    int64_t n_header, n_data = 0;
+    int64_t n_header = 0, n_data = 0;
     memset(tensors, 0, sizeof tensors);
     for (int i = 0; i < 5; i++) {
         snprintf(names[i], sizeof names[i], "t%d.weight", 4 - i);
@@ -270,7 +270,8 @@ TEST(what_is_written_is_read) {
         n_data += tensors[i].n_bytes;
     }
     own_memory char* header = gpt_stored_header(tensors, 5, &n_header);
-    CHECK_IS(n_header % 8, ==, 0);
+    CHECK(header && n_header % 8 == 0);
+    if (!header) return; /* there was no memory */
     own_memory char* bytes = (char*)calloc((size_t)(n_header + n_data), 1);
     memcpy(bytes, header, (size_t)n_header);
     for (int64_t i = 0; i < n_data; i++) bytes[n_header + i] = (char)(i % 50);
