@@ -158,18 +158,18 @@ def planted(change, k):
     return line[:begin] + made + line[end:]
 
 
-def made(change):
+def new_line(change):
     """The line with the change, or all that is dropped."""
     path, number, line, part, edit = change
     return "dropped: " + line.strip() if edit is None else edited(line, (0, len(line)), edit).strip()
 
 
 def shown(change):
-    return f"{change[0]}:{change[1] + 1}\n      {change[2].strip()}\n      {made(change)}"
+    return f"{change[0]}:{change[1] + 1}\n      {change[2].strip()}\n      {new_line(change)}"
 
 
 def same():
-    """(path, made) of changes that alter nothing."""
+    """(path, new line) of changes that alter nothing."""
     lines = [line.split("\t") for line in open("tests/mutation_same.txt") if line.strip() and line[0] != "#"]
     return {(path, text) for path, text, reason in lines}
 
@@ -186,7 +186,7 @@ def draw(found, source):
     left_out = same()
     while True:
         change = source.choice(found[source.choice(kinds)])
-        if change[:2] not in lines and (change[0], made(change)) not in left_out:
+        if change[:2] not in lines and (change[0], new_line(change)) not in left_out:
             lines.add(change[:2])
             yield change
 

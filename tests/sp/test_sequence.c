@@ -159,7 +159,7 @@ static memo_status land(flying* f, const sequence_run* run, int32_t k, int32_t r
     return status;
 }
 
-/* Of a run that ended early, too. */
+/* Frees what a batch has, also after a run that ended early. */
 static void drop(flying* f, const sequence_run* run) {
     memo_sequence_batch_destroy(f->batch);
     for (int32_t layer = 0; layer < run->n_layers; layer++) {

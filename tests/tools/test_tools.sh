@@ -76,8 +76,7 @@ closed_output_stays_out_of_a_csv() { # test
     [ ! -e "$folder/closed.csv" ] || cmp "$folder/open.csv" "$folder/closed.csv"
 }
 
-# The run of the tests itself.
-# Also one that ignores the signal.
+# The run of the tests itself.  The child ignores SIGTERM.
 a_stopped_test_takes_its_children_along() { # test
     printf 'trap "" TERM\nsleep 1000 &\necho $! >"%s/child"\ntrap - TERM\nsleep 1000\n' "$folder" >"$folder/stopped.sh"
     MEMO_TEST_TIMEOUT=1 sh tests/run.sh "$folder/logs" "$folder/stopped.sh" >"$folder/out" && return 1
